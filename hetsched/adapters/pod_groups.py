@@ -22,7 +22,7 @@ _encoder = msgspec.json.Encoder(enc_hook=as_text)
 
 
 def demand_key(pod: dict[str, Any], namespace: str) -> bytes | None:
-    """Return a key that is equal for pods of a namespace with equal demands; None for any other object."""
+    """Return a key that is equal for pods of one namespace with equal demands; None if the object is malformed."""
     meta, spec = pod.get("metadata"), pod.get("spec")
     if type(meta) is not dict or type(spec) is not dict:
         return None

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "hetsched agent"
 
 
 def read_document(settings: AgentSettings) -> bytes | None:
-    """Return the `nvidia-smi -q -x` document that replaces the driver, if an option names one. Raises: InputError."""
+    """Return the nvidia-smi document to read instead of NVML, or None if none is given. Raises: InputError."""
     if settings.nvidia_smi is None:
         return None
     try:

@@ -92,7 +92,7 @@ class UsageMeter:
         self.last: MachineUsage | None = None
 
     def measure(self, tree: Tree) -> MachineUsage | None:
-        """Return the usage since the last call, None at the first call; each call starts a new window."""
+        """Return the usage since the last call, or None on the first call; each call starts a new window."""
         before, after = self._before, self._sample(tree)
         if before is None or after.at - before.at < LEAST_WINDOW_SECONDS:
             self._before = before or after
@@ -180,7 +180,7 @@ class UsageMeter:
         return known
 
     def _network_mbps(self, tree: Tree, sample: UsageSample) -> int | None:
-        """Return the total speed of all links that are up; None if a link reports no speed, or none is up."""
+        """Return the total speed in Mbit/s of the links that are up; None if none is up or one reports no speed."""
         if self._speed is not None and sample.at - self._speed[0] < _SPEED_SECONDS:
             return self._speed[1]
         speeds: dict[str, int] = {}
@@ -224,7 +224,7 @@ def stated_capacities(environment: Mapping[str, str]) -> dict[str, int]:
 
 
 def offline_capacity_millis(cpus: int, steal_ratio: float) -> int:
-    """Return the capacity of a zone with this number of CPUs that remains after steal."""
+    """Return the capacity in millicores that remains after CPU steal in a zone with this number of CPUs."""
     return round(1000 * cpus * (1 - min(max(steal_ratio, 0.0), 1.0)))
 
 
@@ -262,7 +262,7 @@ def _memory(tree: Tree) -> tuple[int, int] | None:
 
 
 def _table(tree: Tree, path: str) -> dict[str, list[str]] | None:
-    """Return the fields of each line by name: the text before the colon, or the third word of a disk's line."""
+    """Split the lines of a file into fields, by name: the text before the colon, or a disk's third field."""
     text = tree.text(path, _MOST_STAT_BYTES)
     if text is None:
         return None
@@ -297,7 +297,7 @@ def _is_count(text: str) -> bool:
 
 
 def _ticks_between(before: dict[int, CpuTicks], after: dict[int, CpuTicks]) -> dict[int, CpuTicks | None]:
-    """Return the time of each CPU between the samples; None if a CPU was absent before or its counters were reset."""
+    """Return each CPU's time between the samples, or None if a CPU was absent before or its counters were reset."""
     found: dict[int, CpuTicks | None] = {}
     for cpu, now in after.items():
         then = before.get(cpu)
@@ -319,7 +319,10 @@ def _cpu_millis(before: dict[int, CpuTicks] | None, after: dict[int, CpuTicks] |
 
 
 def _rate(before: Counters | None, after: Counters | None, factor: float, of: Callable[[list[int]], int]) -> int | None:
-    """Return the rate over all devices; a new device is included from the next window on."""
+    """Sum the increases of both counters over all devices, combine the two sums with `of`, and multiply by `factor`.
+
+    A new device is included from the next window on. Returns None if a counter was reset.
+    """
     if not before or not after:
         return None
     deltas = [0, 0]

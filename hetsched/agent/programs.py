@@ -62,7 +62,7 @@ def is_root_owned(path: str) -> bool:
 def run(
     arguments: Sequence[str], *, seconds: float = 1.0, files: Sequence[int] = (), encoding: str = "utf-8"
 ) -> ProgramOutput | None:
-    """Run a program and return its result; None if it did not start, did not end in time or exceeded the output limit.
+    """Run a program and return its result, or None if it did not start or exceeded the limit of time or output.
 
     `files` contains the open file descriptors that the program inherits.
     """

@@ -39,7 +39,7 @@ class Tree:
         return self.root == Path("/")
 
     def text(self, path: str, limit_bytes: int = MAX_BYTES) -> str | None:
-        """Return a file's text without surrounding white space, or None."""
+        """Return a file's text without surrounding white space, or None if it cannot be read as text."""
         data = self.data(path, limit_bytes)
         if data is None:
             return None
@@ -54,7 +54,7 @@ class Tree:
         return None
 
     def number(self, path: str) -> int | None:
-        """Return the whole number in a file, or None."""
+        """Return the whole number in a file, or None if the file contains none."""
         text = self.text(path, 64)
         if text is None or text == "":
             return None
@@ -65,7 +65,7 @@ class Tree:
             return None
 
     def data(self, path: str, limit_bytes: int = MAX_BYTES) -> bytes | None:
-        """Return a regular file's bytes, or None."""
+        """Return a regular file's bytes, or None if it cannot be read."""
         try:
             found = self._walk(path)
             try:
@@ -110,7 +110,7 @@ class Tree:
         return True
 
     def link_name(self, path: str) -> str | None:
-        """Return the last component of a link's target (in sysfs a driver or device name); None if it is not a link."""
+        """Return the last component of a link's target (in sysfs a driver or device name), or None without a link."""
         parent, _, name = path.rpartition("/")
         try:
             directory = self._walk(parent)

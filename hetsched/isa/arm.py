@@ -28,7 +28,7 @@ def _family() -> Family:
 
 
 def _features(table: dict[str, dict[str, str]], names: dict[str, Any]) -> dict[str, str]:
-    """Return accepted spelling -> HWCAP word: each word, aliases, and unambiguous FEAT_ names (`feat_sve2`)."""
+    """Map each accepted spelling (the word, its aliases and unambiguous FEAT_ names: `feat_sve2`) to its HWCAP word."""
     architects = {word: row["feature"].lower() for word, row in table.items()}
     uses = Counter(architects.values())
     spelled = {

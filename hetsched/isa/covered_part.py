@@ -22,7 +22,7 @@ from .x86 import X86
 
 
 def covered_part(required: Isa, offered: Isa) -> str | None:
-    """Return the requirement lowered to the offer, or None if the offer covers no part of it."""
+    """Return the largest part of the requirement that the offer covers, or None if it covers no part."""
     if (required.arch, required.xlen) != (offered.arch, offered.xlen):
         return None
     if required.arch == "riscv":

@@ -163,7 +163,7 @@ def _intersect(harts: list[Isa]) -> Isa:
     common = frozenset.intersection(*(hart.extensions for hart in harts))
     first = harts[0]
     named = frozenset.union(*(hart.explicit for hart in harts)) & common
-    # A name that all harts have, but imply from different names, may not be implied by `named`; it is added.
+    # Harts may imply a common name by different names, so that `named` does not imply it; such names are added.
     amended = named | BEFORE_2019_PART_OF_I if first.base == "i" else named
     explicit = named | (common - closure(amended, first.xlen)) | {first.base}
     versions = frozenset.intersection(*(frozenset(hart.versions) for hart in harts))

@@ -133,7 +133,7 @@ _FLOAT_ABI_LETTERS = {0: "", 2: "f", 4: "d", 6: "q"}
 
 
 class ElfNeed(msgspec.Struct, frozen=True):
-    """Requirement of a program. `requirement` is None outside the lattice; `evidence` names where it was found."""
+    """Requirement of a program (None for machines outside the ISA lattice), and the `evidence` for it in the file."""
 
     machine: str
     bits: int
@@ -179,7 +179,7 @@ def _read_header(data: memoryview) -> _Header:
     fields = struct.unpack_from(order + ("QQIHHHHHH" if wide else "IIIHHHHHH"), data, 32 if wide else 28)
     segments_at, sections_at, flags, _, segment_size, segments, section_size, sections, _ = fields
     if sections == 0 and sections_at:
-        # If there are more sections than the header can count, the size of the first section is their number.
+        # If there are more sections than the header can count, the size field of the first section contains the count.
         (sections,) = struct.unpack_from(order + ("Q" if wide else "I"), data, sections_at + (32 if wide else 20))
     # Type, then file offset and size, for 64-bit or 32-bit files.
     segment_form = order + ("I4xQ16xQ" if wide else "II8xI")
@@ -241,7 +241,7 @@ def _arm_need(header: _Header) -> ElfNeed:
 
 
 def requirement_of_arch(arch: str) -> str:
-    """Return the canonical text; a version is kept if it is incompatible with the version in the table (a draft).
+    """Return an ISA string in canonical form; versions incompatible with the table (drafts) are kept, others dropped.
 
     Raises: InputError.
     """

@@ -1,12 +1,12 @@
 """Match a requirement against an offer: coverage, missing names and affinity.
 
-Architecture and width must be equal, so RV32 does not run on RV64 nodes. Base e runs on i, but not the reverse. The
-offer's closure must contain the needed names. Versions must be compatible: the major versions are equal, and the
-offered minor version is at least the required one. If only one side states a version, its major version must be that of
-the table.
-Affinity is at most 1. For RISC-V it is the number of required explicit items divided by the number of offered ones
-(with g and profiles expanded, including the base, without zicsr and zifencei). For other architectures, the sizes of
-the closures are divided.
+Architecture and width must be equal, so RV32 does not run on RV64 nodes. A program for base e runs on base i, but not
+the reverse. The offer's closure must contain the needed names. Versions must be compatible: the major versions are
+equal, and the offered minor version is at least the required one. If only one side states a version, its major version
+must be that of the table.
+Affinity is at most 1. For RISC-V it is the number of required explicit items divided by the number of offered
+explicit items (with g and profiles expanded, including the base, without zicsr and zifencei). For other architectures,
+the sizes of the closures are divided.
 Invariant: match is reflexive, and transitive if no profile has optional (soft) names.
 """
 

@@ -27,7 +27,7 @@ _LETTER_ORDER = "IEMAFDQLCBKJTPVH"
 
 
 def modules(label: str) -> frozenset[str]:
-    """Return the modules of a RISC-V label with implied modules, or an empty set if it names none."""
+    """Return the modules of a RISC-V label, including implied modules, or an empty set if the label names none."""
     found = _LABEL.fullmatch(label.strip().upper())
     if found is None:
         refuse("IsaUnknownArchitecture", Message("{text} is not a RISC-V label such as RV64IMFDV", text=repr(label)))

@@ -3,8 +3,8 @@
 A platform is `os/architecture` or `os/architecture/variant`; each part is a plain ASCII word. It is normalised as in
 containerd; other operating systems and attestations are dropped. Each architecture has a floor, the requirement of the
 lowest of its variants. Without a variant this is x86-64-v1, armv8.0-a or rv64gc; for amd64/v3 it is x86-64-v3, for
-riscv64/rva22u64 that profile. A pod can use only architectures that the images of all its containers support, and its
-floor is the highest of their floors. The floor of an architecture outside the lattice (s390x, 386, arm) is None.
+riscv64/rva22u64 it is this profile. A pod can use only architectures that the images of all its containers support, and
+its floor is the highest of their floors. The floor of an architecture outside the lattice (s390x, 386, arm) is None.
 Source: opencontainers/image-spec image-index.md; containerd/platforms.
 """
 
@@ -56,7 +56,7 @@ def normalise(platform: str) -> Platform:
 
 
 def floor(architecture: str, variant: str = "") -> Isa | None:
-    """Return the requirement of a program built for this normalised platform, or None outside the lattice."""
+    """Return the requirement of a program built for this normalised platform, or None if the lattice lacks it."""
     if architecture == "amd64" and variant in _AMD64_VARIANTS:
         text = f"x86-64-{variant or 'v1'}"
     elif architecture == "arm64":

@@ -6,8 +6,8 @@ interpreted but listed as `untrusted`. Both `+` and `_` separate items.
 Source: riscv-isa-manual "ISA Extension Naming Conventions"; Linux arch/riscv/kernel/cpufeature.c (old privilege marks).
 
 Kernels before 5.18 printed the privilege modes as letters (`rv64imafdcvsu`, `...bsux`). When such strings were written,
-`b` and `v` denoted drafts with other instructions. They are accepted only if a long name confirms them: for v any
-ratified vector name, for b its parts zba, zbb and zbs, which imply the bundle.
+`b` and `v` denoted drafts with other instructions. These letters are accepted only if a long name confirms them: for v
+any ratified vector name, for b its parts zba, zbb and zbs, which imply the bundle.
 
 The items after the base letter are names with optional versions. A single letter is an item; `s`, `x` and `z` start a
 name that ends at the next `_`. A version is `2p1` or `2`. Except sv32, sv39, sv48 and sv57, names never end in a digit
@@ -286,7 +286,7 @@ def riscv_isa(
         additions = explicit - mandatory - {base}
         canonical = canonical_text(profile, additions)
         soft = (closure(mandatory, xlen) & SOFT) - closure(additions, xlen)
-        # Names other than the soft names. A bundle that is complete only with soft names is not required either.
+        # Neither the soft names nor the bundles that are complete only with soft names are required.
         asked = implied(offered - {base}, xlen)
         named_by_parts = {name for name in extensions - asked if soft & implied((name,), xlen)}
         needed = extensions - soft - named_by_parts

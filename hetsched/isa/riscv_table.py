@@ -21,7 +21,7 @@ BEFORE_2019_PART_OF_I = frozenset({"zicsr", "zifencei", "zicntr", "zihpm"})
 SOFT = frozenset(name for name, row in EXTENSIONS.items() if row.get("soft") or row.get("hint"))
 
 # Single letters in the manual's order; letters that only Linux orders (l k j t) are placed as in Linux. Groups of Z
-# names are in the order of Linux and LLVM. The two orders differ in v and p.
+# names are in the order of Linux and LLVM, in which v and p are swapped.
 _LETTER_ORDER = {letter: rank for rank, letter in enumerate("mafdqlcbkjtvph")}
 _Z_GROUP_ORDER = {letter: rank for rank, letter in enumerate("imafdqlcbkjtpvh")}
 

@@ -19,7 +19,7 @@ from .x86 import X86
 
 
 def joint_requirement(requirements: Iterable[str | None]) -> str | None:
-    """Return the joint requirement of programs of one architecture; None if a requirement is unknown.
+    """Return the joint requirement of programs of one architecture, or None if a requirement is unknown.
 
     Raises: InputError if no machine can satisfy the joint requirement.
     """

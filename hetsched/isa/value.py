@@ -50,9 +50,9 @@ class Match(msgspec.Struct, frozen=True):
     """Whether an offer covers a requirement.
 
     `missing` is the smallest set of names, sorted, that the offer would need in addition. If the architecture differs,
-    it contains the required architecture (`x86`); if the width differs, `rv32` or `rv64`; for a 16-register base, `i`.
-    `affinity` is 0-1, or None if the offer does not satisfy the requirement. `unreported` lists soft names of a profile
-    that the node does not report.
+    it contains the required architecture (`x86`), and if the width differs, `rv32` or `rv64`. If base i is required and
+    base e is offered, it contains `i`. `affinity` is 0-1, or None if the offer does not satisfy the requirement.
+    `unreported` lists soft names of a profile that the node does not report.
     """
 
     satisfied: bool

@@ -1,6 +1,7 @@
 """Anonymised nodes.
 
-Only annotations that state instruction sets and only the codes of problems are kept. Addresses are omitted.
+Annotations are kept only if they state instruction sets, and problems are reduced to their codes. Addresses are
+omitted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _known_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class NodeAnonymizer:
-    """Renames nodes and the facts that describe them."""
+    """Renames nodes, and the names in the facts that describe them."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
@@ -162,7 +163,7 @@ class NodeAnonymizer:
 
 
 def _annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Keep a node's annotations on instruction sets; an invalid one is replaced by another invalid text."""
+    """Return a node's instruction set annotations; each invalid value is replaced by a fixed invalid text."""
     found: dict[str, str] = {}
     if keys.ISA in annotations:
         found[keys.ISA] = known_isa(annotations[keys.ISA]) or WITHHELD

@@ -2,10 +2,11 @@
 
 A reader without access to the names must still see which names are equal, and decisions break ties by the order of
 names. Names belong to realms, such as nodes or label values. All names of a realm are collected first; then each gets
-the realm's stem and its number in the order of names, `node-0001`. Names that sort between two kept names get a stem
-that sorts between these two. A pseudonym contains only a number: no part of the name and no hash of it.
-Invariants: within a realm each name has exactly one pseudonym, and no two names share one; pseudonyms sort as their
-names do, unless no valid name sorts between two that are kept.
+the realm's stem and its number in the order of names, `node-0001`. Generic names stay unchanged. Names that sort
+between two unchanged names get a stem that sorts between these two. A pseudonym contains only a number: no part of the
+name and no hash of it.
+Invariants: within a realm each name has exactly one pseudonym, and no two names share a pseudonym; pseudonyms sort as
+their names do, unless no valid pseudonym sorts between two unchanged names.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Pseudonyms:
     def of(self, realm: Realm, name: str, *, stays: bool = False) -> str:
         """Return the pseudonym of a name.
 
-        Returns the name itself if it is empty, if `stays` is true, or if `settle` was not called yet.
+        Returns the name itself if it is empty, if `stays` is true, or if `settle` has not been called yet.
         """
         if not name:
             return name
@@ -68,7 +69,7 @@ class Pseudonyms:
 
 
 def _numbered(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield each name with its pseudonym."""
+    """Yield each of `names` with its pseudonym; names in `staying` remain unchanged and only affect the stems."""
     digits = max(_LEAST_DIGITS, len(str(len(names))))
     number = 0
     for low, run, high in _runs(realm, names, staying):
@@ -80,7 +81,7 @@ def _numbered(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tupl
 
 
 def _runs(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[str, list[str], str]]:
-    """Yield runs of renamed names in order, each with the kept names before and after it (empty if there is none)."""
+    """Yield runs of names to rename, in order, each between the unchanged names before and after it ("" if none)."""
     low, run = "", list[str]()
     for name in sorted(names | staying, key=realm.order):
         if name in names:
@@ -94,7 +95,7 @@ def _runs(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[st
 
 
 def _stem(realm: Realm, low: str, high: str, numbers: dict[str, str]) -> str:
-    """Return the first stem that sorts between two kept names, or the realm's own stem if there is none."""
+    """Return the first stem that sorts between `low` and `high`, or the realm's own stem if no valid stem does."""
     for stem in _stems(realm.stem, low):
         between = low < stem and (not high or (stem < high and not high.startswith(stem)))
         if between and all(realm.accepts(name, realm.write(name, stem + number)) for name, number in numbers.items()):

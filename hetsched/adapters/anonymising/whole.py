@@ -5,7 +5,7 @@ Everything is denied by default. The content is rebuilt field by field: amounts,
 are copied, every other name gets a pseudonym of its realm, and all other text is omitted or replaced by `withheld`. A
 field that this module does not name is omitted. Equal names get equal pseudonyms (selectors, owners, topology, device
 allocations), and names keep their order, which breaks ties. Integers that are compared by size are kept. Device
-expressions are replaced by attributes with their results. Names of policies and models of GPUs are kept.
+expressions are replaced by attributes with their results. Policy names and GPU models are kept.
 Invariants: the anonymised content, exported and read again, leads to the same decisions for every pod and node, except
 for policies with random ties, which are drawn with the pod's name as seed. No name can be derived from its pseudonym.
 """
@@ -37,7 +37,7 @@ from .realms import BUDGET, CLAIM, CLASS, GANG, HANDLE, PRIORITY, QUOTA, RUNTIME
 
 
 class VolumeAnonymizer:
-    """Renames storage."""
+    """Renames volumes, volume claims, claim templates and storage classes."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
@@ -95,7 +95,7 @@ _UNSUPPORTED_OF_GROUPS = ("spec.schedulingConstraints", "spec.resourceClaims")
 
 
 def anonymised(content: ClusterContent) -> ClusterContent:
-    """Return content that leads to the same decisions and contains no names."""
+    """Return content that leads to the same decisions, with a pseudonym in place of every identifying name."""
     pseudonyms = Pseudonyms()
     names = NameAnonymizer(pseudonyms)
     _Renaming(names).content(content)

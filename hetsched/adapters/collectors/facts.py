@@ -31,7 +31,7 @@ class FactReader:
             self.problems.append(f"{node[:100]}: {message}")
 
     def state(self, node: str, value: Any, words: Mapping[str, str]) -> str | None:
-        """Return a power state; `words` maps the source's words to power states."""
+        """Convert a value to a power state; `words` maps the source's words to power states."""
         text = str(value)
         state = words.get(text, text).lower() if isinstance(value, str | int | bool) else ""
         if state in POWER_STATES:
@@ -40,7 +40,7 @@ class FactReader:
         return None
 
     def watts(self, node: str, value: Any) -> int | None:
-        """Return whole watts, rounded down."""
+        """Convert a value to whole watts, rounded down."""
         number = _number(value)
         if number is not None and 0 <= number <= _MOST_WATTS:
             return math.floor(number)
@@ -48,7 +48,7 @@ class FactReader:
         return None
 
     def millis(self, node: str, value: Any) -> int | None:
-        """Return millicores, rounded down; text is read as a Kubernetes quantity, a number as cores."""
+        """Convert a value to millicores, rounded down; text is read as a Kubernetes quantity, a number as cores."""
         if isinstance(value, str):
             try:
                 return parse_amount(CPU, value)
@@ -62,7 +62,7 @@ class FactReader:
         return None
 
     def moment(self, node: str, value: Any) -> str | None:
-        """Return an RFC 3339 time in UTC from RFC 3339 text or from seconds since 1970."""
+        """Convert RFC 3339 text, or seconds since 1970, to an RFC 3339 time in UTC."""
         at = seconds(value) if isinstance(value, str) else _number(value)
         if at is not None and 0 < at < 2**33:
             return rfc3339(datetime.fromtimestamp(at, UTC))

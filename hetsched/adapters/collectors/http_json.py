@@ -44,7 +44,7 @@ _STEP = re.compile(
 
 @lru_cache(maxsize=512)
 def parse(path: str) -> tuple[str | int, ...]:
-    """Return the steps of a path. Raises: InputError `JsonPathMalformed`."""
+    """Return the names and indexes that a path consists of. Raises: InputError `JsonPathMalformed`."""
     rest = path.strip().removeprefix("$")
     steps: list[str | int] = []
     while rest:

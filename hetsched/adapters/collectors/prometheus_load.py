@@ -7,8 +7,9 @@ Each interval runs one query per resource for the whole cluster, and one for the
     disk     read + written of all physical devices, bytes/s / 10^6 -> MB/s
     time     the time at which the exporter of a node was last scraped
 Series are grouped by job and by every label that may name a node (`node_names`). If several series belong to one node,
-the largest value is used, as two jobs may scrape one exporter. A node without a time gets no sample, because its
-exporter does not respond. The consumer decides when a sample is too old. A query may be replaced, or omitted with `-`.
+the largest value is used, because two jobs may scrape the same exporter. A node without a time gets no sample, because
+its exporter does not respond. The consumer decides when a sample is too old. A query may be replaced, or omitted with
+`-`.
 Source: MBCGT (Li et al. 2021) reads the load of node_exporter from Prometheus; node_exporter and cAdvisor document
 their metrics.
 """

@@ -99,7 +99,7 @@ def is_place(text: str) -> bool:
 
 
 def check(url: str, allowed: AllowedHosts) -> SplitResult:
-    """Return the parts of an address after all checks that do not need DNS. Raises: OutboundError."""
+    """Run all checks of an address that do not need DNS, and return its parts. Raises: OutboundError."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         _refuse("AddressRefused", Message("{text} is not a valid URL", text=repr(url[:100])))
     try:
@@ -213,7 +213,7 @@ def _end(ends: list[socket.socket]) -> None:
 
 
 def _connect(addresses: list[str], port: int, host: str, seconds: float) -> socket.socket:
-    """Connect to the first address that accepts."""
+    """Connect to the first address that accepts the connection. Raises: OutboundError."""
     until, why = time.monotonic() + seconds, ""
     for address in addresses:
         try:

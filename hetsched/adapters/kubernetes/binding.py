@@ -11,8 +11,8 @@ pod is ever bound without them. Results by response:
     429, 5xx                retried after Retry-After, at most 10 s; writing the same binding twice is harmless
     no response             read the pod: bound -> bound; pending -> unknown, the binding may still take effect
     any other response      unknown: no component may treat the binding as failed until a read of the pod confirms it
-After a 5xx the attempt may have succeeded, or may still succeed: a later refusal is followed by a read, and a pod that
-is still pending is unknown.
+After a 5xx the attempt may have succeeded, or may still succeed: a later refusal is followed by a read, and the result
+is unknown if the pod is still pending.
 All of this relies on uids. Before the first binding through an `Api`, a dry run with a wrong uid on a pending pod must
 be refused by the server. If the server accepts it, every binding is reported as unproven and nothing is written.
 Source: Kubernetes core/v1 Binding; kubernetes/kubernetes#105913 (annotations and uid of a Binding).

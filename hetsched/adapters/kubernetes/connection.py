@@ -24,7 +24,7 @@ from .kubeconfig import Access, one_context
 
 
 def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration:
-    """Return the configuration for a kubeconfig document; `context` selects a context; the default is the current one.
+    """Return the configuration for `context`, by default the current context, of a kubeconfig document.
 
     Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`.
     """

@@ -7,7 +7,8 @@ kube-scheduler, each claim of the pod is read and then handled according to its 
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`
     any other state              the pod is refused
-If the binding of the pod is refused, its reservation is removed. The allocation is removed with the last reservation.
+If the binding of the pod is refused, its reservation is removed. An allocation that was made for this pod is removed,
+too, if no other reservation remains.
 Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resource.k8s.io/v1 AllocationResult.
 """
 
@@ -48,7 +49,7 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
 
 
 def release(api: Api, request: BindingRequest) -> None:
-    """Remove the pod's reservations, and the allocations of claims without other users. Raises: ApiFailure."""
+    """Remove the pod's reservations, and the allocations made for it that have no other users. Raises: ApiFailure."""
     for name in request.device_claims:
         claim = _read(api, name, request.namespace)
         if claim is None:
@@ -156,7 +157,10 @@ def _read(api: Api, name: str, namespace: str) -> Plain | None:
 
 
 def _patch(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
-    """Patch a claim at the resourceVersion that was read; return it. The next `allocate` retries after a conflict."""
+    """Patch a claim that has not changed since it was read, and return the patched claim.
+
+    If its resourceVersion has changed, the patch fails, and the next `allocate` retries.
+    """
     meta = read["metadata"]
     about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
     path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)

@@ -3,11 +3,11 @@
 The store reads objects with the same readers as files. For nodes, and for pods that must be reread when another object
 changes, it keeps the JSON of the fields that are used. For objects that describe nodes or that pods refer to by name,
 it keeps the raw text. The JSON of other pods is dropped after conversion. `take` returns the changes since its last
-call: nodes that changed themselves or through an object that describes them (up to five kinds, in any order of
-arrival), definitions that pods refer to, and pods. An object that cannot be read is quarantined with the reason until
-it changes, without effect on other objects. If an object that describes a node is unreadable, the node is read without
-this object and has a problem that names it.
-Invariant: the results of `take`, folded over time, equal the result of reading one list of everything.
+call: nodes that changed, or whose describing objects changed (up to five kinds, in any order of arrival), definitions
+that pods refer to, and pods. An object that cannot be read is quarantined with the reason until it changes, without
+effect on other objects. If an object that describes a node is unreadable, the node is read without this object and has
+a problem that names it.
+Invariant: the results of `take`, applied in order, give the same content as reading one list of all current objects.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class InformerStore:
             self._redefined.add(part)
 
     def only_binds(self, event: Upserted) -> bool:
-        """Return whether an event only binds a pod (apart from its status) since `take` last returned the pod."""
+        """Return whether a pod has only been bound, or changed its status, since `take` last returned it."""
         known = self._unbound.get(event.key)
         if known is None or known.digest is None or event.key in self._dirty_pods:
             return False
@@ -183,7 +183,7 @@ class InformerStore:
         return [ObservedPolicy(key, gone=True) if body is None else _policy(key, body) for key, body in some.items()]
 
     def read_pods_of(self, policies: Collection[str]) -> None:
-        """Reread pending pods that name one of these policies; a pod read before its policy has been refused."""
+        """Reread pending pods that name one of these policies; a pod that was read before its policy was refused."""
         for key, (policy, body) in list(self._by_policy.items()):
             if policy in policies and key not in self._dirty_pods:
                 self._read_pod(key, body)
@@ -260,7 +260,7 @@ class InformerStore:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _read_node(self, name: str) -> NodeReport | None:
-        """Read a node with its describing objects; return None if the node itself cannot be read."""
+        """Read a node and the objects that describe it; return None if the node itself cannot be read."""
         kept = dict(self._describing.get(name, {}))
         odd: list[str] = []
         while True:

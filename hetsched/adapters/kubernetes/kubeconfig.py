@@ -26,7 +26,8 @@ from hetsched.contracts.message import Message, joined
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 _AUTHORITY, _CERTIFICATE, _KEY = "certificate-authority-data", "client-certificate-data", "client-key-data"
-# Fields accepted in a context, a cluster and a user. Any other field acts on this machine or weakens the connection.
+# Fields accepted in a context, a cluster and a user. Any other field, except those in `_LEFT_OUT`, may act on this
+# machine or weaken the connection.
 _FIELDS = {
     "context": {"cluster", "user"},
     "cluster": {"server", _AUTHORITY, "tls-server-name"},

@@ -121,7 +121,7 @@ def perform(api: Api, write: Write) -> None:
 
 
 def is_guarded(api: Api, node: str) -> bool:
-    """Return whether the admission policy keeps discovery from writing other fields.
+    """Return whether the admission policy limits the writes of discovery to its own fields.
 
     It is tested with a dry-run patch of a label that no node has.
 

@@ -1,6 +1,6 @@
 """Publish scheduling results on pods: the PodScheduled condition and events.
 
-As from kube-scheduler, a pod without a node gets the condition `PodScheduled` with status False, our reason and
+As with kube-scheduler, a pod without a node gets the condition `PodScheduled` with status False, our reason and
 message, and one event each time the result changes. A bound pod gets an event that names its node. The patch of the
 condition also sets or clears `nominatedNodeName`. Events are informational: write errors that a retry cannot fix are
 ignored.
@@ -92,7 +92,7 @@ def _event(api: Api, result: PodResult, now: str, instance: str) -> None:
     create_event(
         api,
         result,
-        # With the uid, because another database may have used the ID of the decision.
+        # The uid is included because another database may have used the same decision ID.
         suffix=f"{result.uid[:8]}.{result.decision_id:x}.{'s' if result.node else 'f'}",
         action="Binding" if result.node else "Scheduling",
         reason="Scheduled" if result.node else "FailedScheduling",

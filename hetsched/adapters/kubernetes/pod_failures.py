@@ -74,7 +74,7 @@ def refusal(status: FieldView) -> NodeRefusal | None:
 
 
 def waiting(status: FieldView) -> ContainerWait | None:
-    """Return the first container that waits for a reason other than a normal start."""
+    """Return the first container in state waiting whose reason is not one of a normal start."""
     for container in _containers(status):
         wait = container.view("state").view("waiting")
         if wait.text("reason") not in _USUAL:

@@ -13,8 +13,8 @@ known objects are kept until a list has caught up. After a restore of etcd from 
 process must be restarted.
 Source: Kubernetes documentation, "Efficient detection of changes"; KEP-5504 (versions compare as numbers); client-go's
 reflector (names).
-Invariants: after `Synced` the consumer has seen exactly the objects of one list; a watch never starts from a version
-before all events up to that version were emitted.
+Invariants: after `Synced` the consumer has seen exactly the objects of one list; a watch starts from a version only
+after all events up to that version were emitted.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> TokenHolder | None:
-    """Return the owner of a token that is valid for our audience; None for any other token.
+    """Return the owner of a token, or None if the token is not valid for our audience.
 
     Raises: ApiFailure if the API server does not respond or denies the review.
     """

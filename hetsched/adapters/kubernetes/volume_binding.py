@@ -31,7 +31,10 @@ _REFUSED = frozenset({403, 404, 422})
 
 
 def provide(api: Api, request: BindingRequest) -> BindingOutcome | None:
-    """Advance the claims of a pod; return None if all are bound. Without `may_wait` a waiting pod is refused."""
+    """Make the next write for each unbound volume claim of a pod; return None if all claims are bound.
+
+    Unless `request.may_wait` is true, a pod with unbound claims is refused.
+    """
     try:
         every = (_claim(api, request, claim, volume) for claim, volume in request.claims)
         outcomes = [outcome for outcome in every if outcome is not None]
@@ -121,7 +124,7 @@ def _read(api: Api, resource: Resource, name: str, namespace: str = "") -> dict[
 def _patch(
     api: Api, resource: Resource, read: dict[str, Any], fields: dict[str, Any], annotations: dict[str, str | None]
 ) -> None:
-    """Patch an object at the resourceVersion that was read; the next `provide` retries after a conflict."""
+    """Patch an object that has not changed since it was read; after a conflict, the next `provide` retries."""
     meta = read["metadata"]
     body = {**fields, "metadata": {"resourceVersion": meta["resourceVersion"], "annotations": annotations}}
     path = resource.path(namespace=meta.get("namespace", ""), name=meta["name"])

@@ -124,7 +124,7 @@ class _Connection:
             self._socket.close()
 
     def is_open(self) -> bool:
-        """Return whether an idle connection is still open; with readable data or EOF it cannot be reused."""
+        """Return whether an idle connection can be reused, that is, has neither readable data nor EOF."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)

@@ -1,17 +1,17 @@
-"""Acceptance of reported node facts against the facts known so far.
+"""Acceptance of reported node facts by comparison with the facts accepted before.
 
 A faulty or malicious node must neither attract pods nor lose them. `accept` compares the merged report of all sources
-with the facts accepted so far:
+with the known facts, that is, those accepted before:
     missing GPUs and CPUs  are kept but get no new pods: GPUs become unhealthy, CPUs are listed in `lost_cpus`; for
                            memory the lower amount is used
-    increased amounts      are accepted up to `growth` times the first or last approved amount; beyond that, the known
-                           amount is used
+    increased amounts      are accepted up to `growth` times the amount that was reported first or approved last; beyond
+                           that, the known amount is used
     new GPUs               that the node itself reports in addition to the known ones are not accepted
     changed GPU            (a known uuid with another model or increased amounts) the known facts are used
     recreated node         (another uid) is accepted as reported, except that missing parts of the old node are kept
-A GPU is identified by its uuid and keeps its index, because the indexes of others shift when one falls off the bus. If
-an operator approves a change, the reported facts become the known facts; if a loss is rejected, the known facts stay in
-use.
+A GPU is identified by its uuid and keeps its index, because the indexes of other GPUs shift when a GPU falls off the
+bus. If an operator approves a change, the reported facts become the known facts; if a loss is rejected, the known facts
+stay in use.
 Source: reliability rules F23, F24, T13, I5.
 Invariant: the result contains every GPU and CPU that was accepted before, marked as usable or missing.
 """
@@ -156,7 +156,10 @@ def _accept_card(scales: _Comparison, known: GpuCard, card: GpuCard) -> tuple[Gp
 
 
 def _is_same_model(one: str, other: str) -> bool:
-    """Return whether two names denote the same model; a less specific name, such as a prefix, may be another."""
+    """Return whether two names certainly denote the same model.
+
+    A less specific name, such as a prefix, is not sufficient because it may denote a different model.
+    """
     facts = facts_of(one)
     return model_tokens(one) == model_tokens(other) or (facts is not None and facts is facts_of(other))
 

@@ -183,7 +183,7 @@ def _zones(
 
 
 def _grouped(cpus: tuple[MachineCpu, ...], level: str) -> str | None:
-    """Return the online CPUs by group, in the order of the group numbers, or None if the group of a CPU is unknown."""
+    """Format the online CPUs of each `level` (socket or cache) in the order of its number; None if one is unknown."""
     groups: dict[int, list[int]] = {}
     for cpu in cpus:
         number = getattr(cpu, level)

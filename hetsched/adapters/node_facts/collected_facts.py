@@ -1,10 +1,10 @@
 """Merge of collected facts with those of a node's other sources.
 
-Fresh facts of collectors take precedence over those of a node's agent and objects; among collectors the first by name
-wins; an operator's override takes precedence over all. Usage is taken from a single source. If the collector's sample
-is stale, a later sample from another source is used. If there is none, the last sample is kept and marked as stale; the
-scheduler then uses requests instead, and users see the mark. Stale facts of other kinds are not used and are listed as
-problems of the report.
+Fresh facts of collectors take precedence over those of a node's agent and objects. If several collectors report a fact,
+the first collector by name is used. An operator's override takes precedence over all sources. Usage is taken from a
+single source. If the collector's sample is stale, a later sample from another source is used. If there is none, the
+last sample is kept and marked as stale; the scheduler then uses requests instead, and users see the mark. Stale facts
+of other kinds are not used and are listed as problems of the report.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ def measured_by(collected: Iterable[CollectedFact]) -> CollectedFact | None:
 
 
 def usage_of(other: Usage | None, collected: Iterable[CollectedFact]) -> Usage | None:
-    """Return the sample to use, from collectors or other sources; a stale sample only if there is no later one."""
+    """Return the usage sample to use: a collector's, or `other` from the node's other sources.
+
+    A collector's stale sample is used only if `other` is absent, stale or older.
+    """
     collected = list(collected)
     counting = measured_by(collected)
     if counting is not None and counting.finding is not None:

@@ -1,8 +1,9 @@
 """Merge of a node's facts from its API server and its agent.
 
 The sources know different facts of the same machine. `merge_reports` gives the agent's facts precedence and fills the
-gaps from the API server. Exceptions are allocatable amounts: for CPU and memory the lower of the two values is used,
-because a kubelet admits only pods that fit its own value; for other resources the API server's value takes precedence.
+gaps from the API server. Allocatable amounts are an exception: for CPU and memory the lower of the two values is
+used, because a kubelet admits only pods that fit its own value. For other resources the API server's value takes
+precedence.
 `acceptance` decides which facts of the result are used.
 """
 

@@ -148,7 +148,7 @@ def write_topology_result(allocation: Allocation) -> str:
 
 
 def by_container(pod: PodSpec) -> dict[str, str]:
-    """Return each container's CPU list by name; empty without allocated CPUs or CPU requests.
+    """Return the CPU lists of a pod's containers by name; {} if the pod has no allocated CPUs or no CPU requests.
 
     Exclusive CPUs are assigned in descending order of the containers' requests. Each container gets them from the
     smallest zone that fits its whole request, otherwise from several zones in turn. Under the policies `numa` and

@@ -26,7 +26,7 @@ KINDS = {"Deployment": "apps/", "ReplicaSet": "apps/", "StatefulSet": "apps/", "
 def expand(root: FieldView, kind: str, reader: PodReader, taken: set[str]) -> Iterator[PodSpec]:
     """Yield the pods of one controller; `taken` contains the keys of other pods.
 
-    Raises: InputError; `TooManyPods` above `MAX_PODS`.
+    Raises: InputError; `TooManyPods` if the file creates more than `MAX_PODS` pods.
     """
     meta, spec = metadata(root), root.view("spec")
     name, namespace = meta.text("name"), namespace_of(meta)

@@ -286,9 +286,9 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
 
 
 def native_group(spec: FieldView) -> tuple[str, str]:
-    """Return the PodGroup that the built-in pod fields name, and a used field that is not implemented ("" for none).
+    """Return the PodGroup that the built-in pod fields name, and the path of an unsupported field ("" if none is set).
 
-    A group of a Workload (v1alpha1) is named `<workload>.<group>`. A name that is longer than a label value may be is
+    A group of a Workload (v1alpha1) is named `<workload>.<group>`. Names over the maximum length of a label value are
     shortened, because gang names must be valid label values.
     """
     name, field = spec.view("schedulingGroup").text("podGroupName"), ""

@@ -86,11 +86,11 @@ class FieldView:
         return self.value.get(key) is not None
 
     def view(self, key: str) -> FieldView:
-        """Return a nested mapping, empty if absent."""
+        """Return a view of the nested mapping at `key`; it is empty if the field is absent."""
         return FieldView(self.value.get(key), self, key)
 
     def views(self, key: str) -> list[FieldView]:
-        """Return the mappings in a list, empty if absent."""
+        """Return views of the mappings in the list at `key`; the result is empty if the field is absent."""
         found = self.value.get(key)
         if found is None:
             return []
@@ -108,7 +108,7 @@ class FieldView:
         return found
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-        """Return one of the allowed words; without a default the field is required."""
+        """Return the text at `key`, which must be one of `allowed`; without a default the field is required."""
         if default is not None and key not in self:
             return default
         found = self.text(key)

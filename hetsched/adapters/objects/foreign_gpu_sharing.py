@@ -3,8 +3,8 @@
 If another scheduler also allocates GPUs or CPUs, hetsched must respect its allocations. Their annotations are read and
 never written. HAMi and Volcano register a node's GPUs in an annotation, as JSON or as text with `:` between GPUs and
 `,` between fields. On such a node, `nvidia.com/gpu` counts the slots of all GPUs, so the annotation takes precedence.
-Koordinator writes a pod's CPU set and GPUs; they are used only up to the CPUs and GPUs that the pod requests, because
-any user who creates a pod can set its annotations.
+Koordinator writes a pod's CPU set and GPUs. The CPU set is used only if the pod requests as many CPUs, and the GPUs
+only if it requests GPUs, because any user who creates a pod can set its annotations.
 Source: HAMi docs/develop/protocol.md; volcano-sh devices; koordinator-sh apis/extension.
 """
 
@@ -108,7 +108,7 @@ def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
 def held_by_koordinator(annotations: Mapping[str, str], requests: Mapping[str, int]) -> Allocation | None:
     """Return Koordinator's allocation for a running pod, or None if it contains nothing that the pod requests.
 
-    Raises: InputError `AllocationMalformed`, `CpusetMalformed` or a quantity's code.
+    Raises: InputError `AllocationMalformed`, `CpusetMalformed`, or the error of an invalid quantity.
     """
     cpus = ""
     gpus: tuple[CardGrant, ...] = ()

@@ -26,7 +26,7 @@ Near = dict[str, dict[str, str]]  # resource -> device -> the zone that the devi
 
 
 def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problems: list[str]) -> Near:
-    """Return the zone of each healthy device by resource; GPUs are omitted because `GpuCard` describes them."""
+    """Return the NUMA zone of each healthy device by resource and ID; GPUs are omitted, as `GpuCard` has them."""
     names = {zone.name for zone in zones}
     found: Near = {}
     for resource, devices in sorted(kubelet.device_zones.items()):
@@ -47,7 +47,7 @@ def kubelet_grants(
 ) -> tuple[KubeletGrant, ...]:
     """Return the grant of each pod, by uid; pods without exclusive CPUs, GPUs or devices are omitted.
 
-    `uuids` maps GPU ids of device plugins that are not uuids, such as PCI addresses, to uuids.
+    `uuids` maps GPU ids that are not uuids, such as the PCI addresses that some device plugins use, to uuids.
     """
     pods = sorted(kubelet.exclusive.keys() | kubelet.devices.keys())
     if len(pods) > MOST_GRANTS:

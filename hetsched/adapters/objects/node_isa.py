@@ -2,13 +2,13 @@
 
 The native ISA is read from the first source that is present: annotation or label `hetsched.io/isa`, label `ARCH`,
 feature labels of Node Feature Discovery (NFD), `kubernetes.io/arch`. The last two are lower bounds (`complete` is
-false): an architecture label states only the base that every node with that label has by definition (`amd64`, `arm64`,
-`rv64i`), and the x86 feature labels omit the features in NFD's deny list. The Arm feature labels omit none. It is
+false). An architecture label states only the base that every node with that label has by definition (`amd64`, `arm64`,
+`rv64i`). The x86 feature labels omit the features in NFD's deny list, but the Arm feature labels omit none. It is
 unknown whether a node satisfies a demand beyond its lower bound: the pod is refused for now, but the demand is never
 reported as impossible. If the label of a feature that NFD reports by default is absent, the node lacks the feature. A
 node also lacks every level above its highest level label. If `hetsched.io/isa-bound` marks the values that discovery
-wrote as a lower bound, they are treated as such, and label `ARCH` is skipped in favour of the source that it was
-derived from.
+wrote as a lower bound, these values are a lower bound, too, and label `ARCH` is skipped in favour of the source that it
+was derived from.
 Source: NFD docs/usage/features.
 """
 
@@ -32,8 +32,8 @@ _NFD_X86 = {
     "CMPXCHG8": "cx8", "FMA3": "fma", "LAHF": "lahf_lm", "LZCNT": "abm", "OSXSAVE": "xsave", "SSE3": "pni",
     "SSE4": "sse4_1", "SSE42": "sse4_2", "X87": "fpu",
 }  # fmt: skip
-# Instruction set extensions that NFD reports since it uses cpuid v2 (2020) and that are not in its default deny list.
-# Newer names and level members such as MOVBE are omitted, because older releases do not write them.
+# ISA extensions that NFD has reported since it adopted cpuid v2 (2020), except those in its default deny list. Newer
+# extensions, and members of the x86-64 levels such as MOVBE, are omitted because older NFD releases do not report them.
 _NFD_NAMES = frozenset({
     "ADX", "AESNI", "AMXBF16", "AMXINT8", "AMXTILE", "AVX", "AVX2", "AVX512BF16", "AVX512BITALG", "AVX512BW",
     "AVX512CD", "AVX512DQ", "AVX512F", "AVX512IFMA", "AVX512VBMI", "AVX512VBMI2", "AVX512VL", "AVX512VNNI",

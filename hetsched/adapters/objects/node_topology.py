@@ -48,7 +48,7 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
     if "craneManagerPolicy" in root:
         # crane pins CPUs if its policy is Static; the kubelet must not pin CPUs in that case.
         cpu = {"Static": "none", "None": "static"}.get(crane.text("cpuManagerPolicy"))
-        # The topology policy is also that of crane; if the kubelet pins CPUs, its topology policy is unknown.
+        # The topology policy is crane's, too; if the kubelet pins CPUs, its own topology policy is unknown.
         if crane.text("topologyManagerPolicy") == "SingleNUMANodePodLevel" and cpu != "static":
             policy, scope = "single-numa-node", "pod"
         elif crane.text("topologyManagerPolicy") == "None":

@@ -31,7 +31,7 @@ _PLACED_VOLUMES = (
 
 
 def movement_obstacle(spec: FieldView, annotations: dict[str, str]) -> str:
-    """Return why a pod must not be moved: its owner forbids it, or it has local data on its node; "" if it may move.
+    """Return why a pod must not be moved (its owner forbids it, or it has local data on its node), or "" if it may.
 
     Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir is not local
     data.

@@ -1,8 +1,8 @@
 """Effective resource requests of a pod.
 
-Containers run together; init containers run one after the other, alongside the sidecars started before them. If R(c) is
-the requests of a container (limits replace missing requests) and S is the sidecars,
-    request = max(sum R(containers) + sum R(sidecars), max over init i of R(i) + sum of S before i) + overhead,
+Containers run together; init containers run one after the other, alongside the sidecars started before them. If R(c)
+are the requests of container c (limits replace missing requests),
+    request = max(sum R(containers) + sum R(sidecars), max over init i of (R(i) + sum R(sidecars before i))) + overhead,
 and pod-level resources replace this sum for the resources that they state. For scoring, a container without a CPU or
 memory request is treated as if it requested 100m or 200Mi. Every pod requests one `pods`. Sidecars keep their
 resources; other init containers release theirs to the next one. During an in-place resize, the request of a container,
@@ -142,7 +142,7 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
 
 
 class _Resize:
-    """The kubelet's report of in-place resizes; empty without a status."""
+    """The kubelet's report of in-place resizes; it is empty if the pod has no status."""
 
     def __init__(self, status: FieldView | None) -> None:
         self._status = FieldView({}) if status is None else status
@@ -173,7 +173,7 @@ class _Resize:
 
 
 def container_demand(requests: Amounts, limits: Amounts, *, init: bool = False) -> ContainerDemand | None:
-    """Return a container's alignable resources (whole CPUs with an equal limit, devices), or None without any."""
+    """Return a container's alignable resources (whole CPUs with an equal limit, devices), or None if it has none."""
     cpu = requests.get(CPU, 0)
     cpus = cpu // 1000 if cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
     cards = sum(requests.get(resource, 0) for resource in GPU_RESOURCES)

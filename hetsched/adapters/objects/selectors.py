@@ -108,7 +108,7 @@ def _weight(view: FieldView) -> int:
 
 
 def label_selector(view: FieldView, key: str) -> LabelSelector | None:
-    """Read a label selector; None if absent, which selects no pods."""
+    """Read a label selector; return None if it is absent, in which case no pods are selected."""
     if key not in view:
         return None
     selector = view.view(key)

@@ -228,7 +228,7 @@ def readable(template: str) -> Iterator[None]:
 
 
 def members(file: Readable, effort: InspectionBudget) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yield the members of an archive in order; each must be read before the next.
+    """Yield the members of an archive in order; each must be read before the next is requested.
 
     Raises: InputError (OciTooLarge); errors of tarfile and of the decompressors.
     """

@@ -58,7 +58,7 @@ def platforms_of(document: Document, read: Read) -> tuple[str, ...]:
 
 
 def parse_document(content: bytes, name: str) -> Document:
-    """Return a JSON object. Raises: InputError (OciMalformed)."""
+    """Parse a JSON object; errors refer to it as `name`. Raises: InputError (OciMalformed)."""
     try:
         decoded = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,11 +1,11 @@
 """Image facts of a pod as part of its demand.
 
-Facts are added to a pod when it is read: from its annotation `hetsched.io/image-platforms` (a JSON object that maps
-each image to a list of platforms, or to a text with the reason why they are unknown) and, in a live cluster, from the
-image indexes in registries, which take precedence. A node must support all images of a pod. An image without facts does
-not restrict the nodes and is marked as unknown. An empty list of platforms also means unknown. As in containerd, a
-64-bit node accepts images that are built only for the 32-bit variant of its architecture. Pods that select nodes with
-another OS than Linux are not changed.
+Facts are added to a pod when it is read. Their sources are the pod's annotation `hetsched.io/image-platforms` and, in a
+live cluster, the image indexes in registries, which take precedence. The annotation is a JSON object that maps each
+image to a list of platforms, or to a text with the reason why they are unknown. A node must support all images of a
+pod. An image without facts does not restrict the nodes and is marked as unknown. An empty list of platforms also means
+unknown. As in containerd, a 64-bit node accepts images that are built only for the 32-bit variant of its architecture.
+Image facts do not affect pods that select nodes with an OS other than Linux.
 Source: public contract section 1; containerd/platforms.
 """
 
@@ -42,14 +42,14 @@ def without_facts(pod: PodSpec) -> PodSpec:
 
 
 def with_demand(shape: Shape, facts: tuple[ImageFacts, ...]) -> Shape:
-    """Return a shape with the demand of the images."""
+    """Return a shape with the joint demand of its images; this demand is None if the shape selects another OS."""
     demand = None if dict(shape.node_selector).get("kubernetes.io/os", "linux") != "linux" else demand_of(facts)
     isa = msgspec.structs.replace(shape.isa or IsaDemand(), images=demand)
     return msgspec.structs.replace(shape, isa=isa if isa.is_stated or isa.images else None)
 
 
 def demand_of(facts: tuple[ImageFacts, ...]) -> ImageDemand | None:
-    """Return the joint demand of a pod's images, or None without facts."""
+    """Return the joint demand of a pod's images, or None if there are no facts."""
     if not facts:
         return None
     known = [_floors(fact.platforms) for fact in facts if fact.platforms]

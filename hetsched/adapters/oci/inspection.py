@@ -99,7 +99,7 @@ _ARCHITECTURES = {"x86-64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le", "s3
 
 
 class ProgramNeed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One program with its path and requirement; `requirement` is None if the lattice does not contain its machine."""
+    """One program with its path and requirement; `requirement` is None if the ISA lattice lacks its machine."""
 
     file: str
     machine: str
@@ -279,7 +279,7 @@ def _program_file(root: Path, file: Path) -> ProgramNeed | None:
 
 
 def _mapped(stream: IO[bytes]) -> memoryview:
-    """Map a file into memory; it is unmapped when no part of it is referenced."""
+    """Map a file into memory; it is unmapped when no part of it is referenced any more."""
     return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 

@@ -3,8 +3,8 @@
 A program may be reached through links, and a later layer may replace or delete files of an earlier one. One pass over
 all layers records the final member of each path; a `.wh.` name deletes a path, and `.wh..wh..opq` empties its folder. A
 path is then resolved through symbolic links and read from its layer. A hard link refers to the content that its target
-has at this point of the layer, as in containerd, where it is another name of the inode; later changes of the target
-have no effect. The number of members, the length of their names and their unpacked size are limited.
+has when the link is read; later changes of the target have no effect. In containerd, too, the link is another name of
+the target's inode. The number of members, the length of their names and their unpacked size are limited.
 Source: opencontainers/image-spec layer.md; containerd pkg/archive/tar.go.
 """
 
@@ -58,8 +58,8 @@ class _Member(NamedTuple):
 class LayerFiles:
     """The files of a stack of layers.
 
-    While the layers are indexed, their members and names count towards the inspection's budget of members and index
-    bytes. Both are restored afterwards.
+    While the layers are indexed, their members and names count towards the inspection's budgets of members and index
+    bytes. Both budgets are restored afterwards.
     """
 
     def __init__(self, layers: Sequence[Open], effort: InspectionBudget) -> None:
@@ -114,7 +114,7 @@ class LayerFiles:
         return at
 
     def read(self, path: str) -> memoryview | None:
-        """Return a file's content; None if it is not a plain file. Raises: InputError (OciMalformed, OciTooLarge)."""
+        """Return a file's content, or None if it is no plain file. Raises: InputError (OciMalformed, OciTooLarge)."""
         found = self.find(path)
         if found is None:
             return None
@@ -126,7 +126,7 @@ class LayerFiles:
         return None
 
     def _content_of(self, path: str) -> _Content:
-        """Return the location of a known file's content."""
+        """Return the location of the content of an indexed file."""
         member = self._members[path]
         name = path[1:] if member.name is None else member.name
         return member.content or _Content(member.layer, name, self._repeated.get(path))
@@ -159,7 +159,7 @@ class LayerFiles:
             self._members.pop(path, None)
 
     def _linked(self, layer: int, target: str) -> _Member | None:
-        """Return the member for a hard link to this target, or None if no file has the target's name at this point."""
+        """Return the member for a hard link to this target, or None if the members read before include no such file."""
         at = self._resolved(target, last=False)
         found = None if at is None else self._members.get(at)
         if at is None or found is None:

@@ -47,7 +47,7 @@ class Image(NamedTuple):
 
 
 class ImageLayout:
-    """One layout or archive."""
+    """An OCI image layout or a `docker save` archive."""
 
     def __init__(self, store: Store, effort: InspectionBudget) -> None:
         self._store = store

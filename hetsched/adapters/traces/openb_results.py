@@ -29,7 +29,9 @@ Figures = dict[int, float]
 
 
 def read_published(data: bytes, name: str) -> dict[tuple[str, str], tuple[Figures, Figures]]:
-    """Return the allocated and the fragmented GPUs by trace and policy, in percent of all GPUs at each load in percent.
+    """Map (trace, policy) to the allocated and the fragmented GPUs in percent of all GPUs.
+
+    Both are mappings whose keys are loads in percent of the capacity.
 
     Raises: InputError `TraceHeaderInvalid` or `TraceRowInvalid`.
     """

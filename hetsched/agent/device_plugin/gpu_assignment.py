@@ -83,7 +83,7 @@ class ReceivedGrants:
 
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 POLL_SECONDS = 30.0
-# Returns the ids of a resource's devices that containers hold, None if the kubelet does not report them.
+# Returns the ids of a resource's devices that containers hold, or None if the kubelet does not report them.
 Held = Callable[[str], Collection[str] | None]
 
 
@@ -114,7 +114,7 @@ class CardKeeper:
         return (*found, *records, *self._source.problems)
 
     def step(self) -> None:
-        """Reread the GPUs when due and keep the plugins registered; must be called every few seconds."""
+        """Reread the GPUs every `POLL_SECONDS` and keep the plugins registered; must be called every few seconds."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + POLL_SECONDS

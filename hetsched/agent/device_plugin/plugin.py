@@ -42,7 +42,7 @@ AssignedShares = Sequence[tuple[Card, CardGrant]]
 
 
 def answer(given: AssignedShares, way: str, slicing_directory: str = "") -> api.ContainerAllocateResponse:
-    """Return the Allocate response for a container with these GPUs; `way` is cdi, env or nodes (for NVIDIA GPUs)."""
+    """Return the Allocate response for a container with these GPUs; `way` (cdi, env, nodes) applies to NVIDIA GPUs."""
     response = api.ContainerAllocateResponse()
     # For debugging, the annotation shows the assigned GPUs in the container runtime.
     response.annotations[CARDS] = ",".join(f"{card.id}:{share.milli}" for card, share in given)
@@ -93,7 +93,7 @@ class GrantSource(Protocol):
         """Request the newest grants from the control plane, for at most `seconds`."""
 
 
-# Returns the slots that containers hold now, None if the kubelet does not report them.
+# Returns the slots that containers hold now, or None if the kubelet does not report them.
 InUse = Callable[[], Collection[str] | None]
 
 
@@ -136,7 +136,7 @@ class CardPlugin:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the streams to the kubelet."""
+        """End the ListAndWatch calls of the kubelet."""
         with self._changed:
             self.stopped = True
             self._changed.notify_all()

@@ -11,8 +11,8 @@ verified grant is not yet fully assigned to its containers. Candidates, in this 
 
 Two pods that cannot be distinguished have grants with the same number of GPUs. If they are confused, each pod still
 gets the GPUs of only one grant. The agent reports the actual assignment by pod, and the control plane records it and
-changes the grants. An assignment entry therefore belongs to its own pod as long as that pod's grant contains its GPUs,
-and otherwise to the pod whose grant now contains them.
+changes the grants. An assignment entry therefore belongs to its own pod while that pod's grant contains the entry's
+GPUs, and otherwise to the pod whose grant now contains them.
 Invariants: no side effects; no assignment without a grant; no GPU is overallocated, regardless of the grants.
 """
 
@@ -112,7 +112,7 @@ def _next_gpus(
     cards: Mapping[str, Card],
     first: Collection[str] = (),
 ) -> tuple[tuple[Card, CardGrant], ...] | None:
-    """Return the next `count` GPUs of a grant, those in `first` before others and without those in `given`.
+    """Return `count` GPUs of a grant in its order, but GPUs in `first` before all others; GPUs in `given` are excluded.
 
     Returns None if there are too few, or if a GPU is missing, unhealthy, or already used too much to add its share.
     """

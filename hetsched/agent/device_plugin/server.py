@@ -39,7 +39,7 @@ class PluginServer:
         self.registrations = 0
 
     def tick(self) -> bool:
-        """Serve and register the plugin if necessary; return whether it is registered, as far as known."""
+        """Serve and register the plugin if necessary; return whether it is registered, to the agent's knowledge."""
         kubelet = _identity(self._directory / KUBELET)
         if kubelet is None:
             self.problem = f"{self._directory / KUBELET} does not exist"

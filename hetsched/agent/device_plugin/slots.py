@@ -3,9 +3,9 @@
 The kubelet assigns whole devices and chooses them itself, but GPUs can be shared and are chosen by the control plane.
 Every GPU therefore has one slot for each container that may share it: `UUID::0`, `UUID::1`…. If there is only one slot,
 its ID is the GPU's UUID. A slot has the zone and the health of its GPU, which the kubelet uses for alignment. A
-container gets the GPU granted to its pod, which may differ from the GPU of its slot; the plugin asks for slots of the
-granted GPU, so they differ only if the kubelet chooses other slots. A GPU partitioned by MIG is not a whole GPU and has
-no slots.
+container gets the GPU granted to its pod, which may differ from the GPU of its slot. The plugin asks the kubelet for
+slots of the granted GPU, so the two GPUs differ only if the kubelet chooses other slots. A GPU partitioned by MIG is
+not a whole GPU and has no slots.
 """
 
 from __future__ import annotations

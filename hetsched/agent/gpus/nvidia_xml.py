@@ -218,7 +218,7 @@ def _is_yes(gpu: Element, path: str) -> bool:
 
 
 def _mig_devices(gpu: Element, model: str) -> tuple[MigDevice, ...] | None:
-    """Return a GPU's MIG instances; empty if MIG is off or unsupported."""
+    """Return a GPU's MIG instances: empty if MIG is off or unsupported, None if the driver lost the GPU."""
     mode = gpu.at("mig_mode/current_mig")
     if mode is not None and any(word in mode.text.lower() for word in _BROKEN):
         return None

@@ -1,7 +1,7 @@
 """Find the GPUs of a machine on its PCI bus, and read facts from their kernel drivers in sysfs and procfs.
 
 A GPU is a PCI device of class display or processing accelerator whose vendor makes accelerators. Display chips of
-server boards are ignored, because of their vendor or, for vendors that make both, because of their class. AMD's driver
+server boards are ignored: by their vendor or, if the vendor also makes accelerators, by their class. AMD's driver
 publishes memory, identity and name at the PCI device, and shaders, clock and links in kfd's topology, where a GPU is
 found by its bus address. NVIDIA's driver publishes name and identity in procfs. Without a driver, only the presence of
 a GPU is known.

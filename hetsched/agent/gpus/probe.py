@@ -90,7 +90,7 @@ def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[C
 
 
 def _number(tree: Tree, cards: list[CardReading]) -> None:
-    """Give each GPU an index: the driver's index, else the next free one."""
+    """Give each GPU an index: the driver's index, else the next free index."""
     uses = Counter(card.index for card in cards)
     taken = {card.index for card in cards if card.index is not None and uses[card.index] == 1}
     taken = {index for index in taken if index < MAX_CARDS}

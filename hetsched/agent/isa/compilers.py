@@ -32,7 +32,7 @@ _NAME = re.compile(r"([a-z0-9_]+)(-[a-z0-9_]+)*-gcc(-[0-9.]+)?")
 
 
 class Compiler(NamedTuple):
-    """Compiler of the machine. `isa` is None if the lattice lacks its target; `stated` is its `--with-arch`."""
+    """Compiler of the machine. `isa` is None if the ISA lattice lacks its target; `stated` is its `--with-arch`."""
 
     path: str
     target: str
@@ -53,7 +53,7 @@ def read_compiler(text: str, path: str = "gcc") -> Compiler | None:
 
 
 def native_compiler(tree: Tree) -> Compiler | None:
-    """Return the compiler of this machine; None without a compiler, or if the tree is not this machine."""
+    """Return the compiler of this machine, or None if there is no compiler or `tree` is not this machine."""
     if not tree.is_this_machine:
         return None
     for path in NATIVE:

@@ -7,9 +7,9 @@ also reports the machine's emulation. The version is read if the interpreter is 
 If the tree is not this machine, or the interpreter cannot be tried, the ISA of the oldest supported version is
 reported, with unknown slowdown.
 
-An entry adds a machine type if binfmt_misc and the entry are enabled, its magic contains a 64-bit (byte 4) machine type
-(ELF bytes 18 and 19), and flag F is set. With flag F the interpreter is opened at registration, so it works inside
-containers. The instruction set is that of the emulated CPU model.
+An entry adds a machine type if binfmt_misc and the entry are enabled, its magic contains the 64-bit class (ELF byte 4)
+and a known machine type (ELF bytes 18 and 19), and flag F is set. With flag F the interpreter is opened at
+registration, so it works inside containers. The instruction set is that of the emulated CPU model.
 Source: Linux Documentation/admin-guide/binfmt-misc.rst; the CPU model of QEMU 7.2 was determined by running programs.
 """
 

@@ -37,7 +37,7 @@ _TABLES: dict[str, tuple[dict[int, str], dict[int, str]]] = {
 
 
 def capability_words(auxiliary_vector: bytes) -> tuple[int, int] | None:
-    """Return AT_HWCAP and AT_HWCAP2 (0 if absent) from a 64-bit auxiliary vector, or None without AT_HWCAP."""
+    """Return AT_HWCAP and AT_HWCAP2 (0 if absent) from a 64-bit auxiliary vector; None if AT_HWCAP is absent."""
     whole = len(auxiliary_vector) // 16 * 16
     entries = dict(struct.iter_unpack("=QQ", auxiliary_vector[:whole]))
     return (entries[_AT_HWCAP], entries.get(_AT_HWCAP2, 0)) if _AT_HWCAP in entries else None

@@ -118,7 +118,7 @@ def stated_strings(tree: Tree, folders: list[str]) -> list[str]:
 
 
 def strings(tree: Tree, path: str) -> list[str]:
-    """Return a property's strings; they are separated by NUL."""
+    """Return the NUL-separated strings of a device tree property."""
     data = tree.data(path, _LIMIT_BYTES)
     if not data:
         return []
@@ -134,7 +134,7 @@ _SHORT = {"zicntr", "zihpm", "zicsr", "zifencei"}
 
 
 class Reading(NamedTuple):
-    """One source. `names` lists the features it reports, `domain` those that it can report (None: all)."""
+    """Report of one source: `names` lists its features, `domain` the features that it can report (None: all)."""
 
     source: str
     text: str

@@ -58,7 +58,7 @@ class _Unreadable(ValueError):
 
 
 def read_config(tree: Tree, folder: str = FOLDER) -> KubeletConfig | None:
-    """Return the settings from file and flags, or None without a readable file."""
+    """Return the settings from the configuration file and the flags, or None if the file cannot be read."""
     path = f"{folder}/config.yaml"
     text = tree.text(path, 256 * 1024)
     if text is None:
@@ -150,7 +150,7 @@ def _state(scalars: dict[str, str], unknown: set[str], key: str, value: str | No
 
 
 def _scalar(text: str) -> str | None:
-    """Return a plain or quoted scalar, "" for an empty value, None for any other syntax."""
+    """Return the value of a plain or quoted scalar ("" if it is empty), or None for any other syntax."""
     text = text.strip()
     if len(text) > _MOST_VALUE:
         return None

@@ -1,4 +1,4 @@
-"""Actual assignments of a kubelet to the containers of its machine, read through its podresources API.
+"""CPUs and devices that a kubelet has actually assigned to containers, read through its podresources API.
 
 The kubelet's state files are written late, change their format and do not contain devices, and other device plugins
 choose GPUs themselves. Only the kubelet knows all assignments. The API identifies pods by name and not by UID. `cpus`
@@ -144,7 +144,7 @@ def with_pods(
 
 
 def _device_zones(listed: Iterable[HeldDevices]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return resource -> device -> zones of the healthy devices; resources without any zone are omitted."""
+    """Map each resource and each of its healthy devices to zones; resources without any zone are omitted."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for one in listed:
         for device in one.ids:

@@ -95,7 +95,7 @@ class CpuManagerState(NamedTuple):
 
 
 def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folder: str = FOLDER) -> KubeletState | None:
-    """Return the kubelet's state, or None without a kubelet; reserved CPUs are computed from the machine's `cpus`."""
+    """Return the kubelet's state, or None if there is no kubelet; `cpus` is used to compute the reserved CPUs."""
     config = read_config(tree, folder)
     state = _cpu_manager_state(tree, f"{folder}/cpu_manager_state")
     memory = _memory_policy(tree, f"{folder}/memory_manager_state")
@@ -312,7 +312,7 @@ def _unreadable(tree: Tree, path: str, why: str) -> None:
 
 
 def _report_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> bool:
-    """Report CPUs that are assigned twice, also shared, or not in the machine; return whether there are none."""
+    """Report exclusive CPUs that are assigned twice, shared or offline; return true if there are none."""
     held: Counter[int] = Counter(parse_cpuset(found.shared_cpus or ""))
     for containers in found.exclusive.values():
         # A pod's own CPUs include those of its containers.

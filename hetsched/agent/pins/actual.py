@@ -34,7 +34,7 @@ class CpuReader:
         self._files = {one: file for one, file in self._files.items() if one in present}
 
     def cpus(self, container_id: str) -> frozenset[int] | None:
-        """Return the container's CPUs; empty means all, None unknown. Raises: RuntimeFailure."""
+        """Return the container's CPUs; an empty set means all CPUs, None unknown CPUs. Raises: RuntimeFailure."""
         if (found := self._read(container_id)) is not None:
             return found
         status = self._runtime.status(container_id)

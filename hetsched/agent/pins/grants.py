@@ -1,10 +1,10 @@
 """Verified allocations of this node's pods.
 
 Any client can write an annotation, copy it from another pod or restore an earlier one, and responses of the control
-plane can arrive late or twice. An allocation is accepted only if it was signed with this node's key for the pod that
-has it in the runtime. If there are several allocations for a pod, the highest epoch is used; within an epoch, a
+plane can arrive late or twice. An allocation is accepted only if it was signed with this node's key for the pod with
+which it was received. If there are several allocations for a pod, the highest epoch is used; within an epoch, a
 response of the control plane overrides the pod's annotation, because it was written later. A verified allocation
-remains valid, even under a new key, until its pod is deleted or the node belongs to another control plane.
+remains valid, even under a new key, until its pod is deleted or the node is moved to another control plane.
 Invariant: `of` returns verified allocations only.
 """
 

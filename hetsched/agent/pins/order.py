@@ -1,19 +1,19 @@
 """Order of the CPU changes of containers.
 
 Between two writes, some containers have their old CPUs and others have their new CPUs; after a crash this state may
-persist. The next write is the first applicable one of
+persist. The next write is the first of these that applies:
 
     1. a container with shared CPUs is removed from CPUs that are not in its target;
     2. a container gets its exclusive CPUs, if they are within its current set or no other pod runs on them;
-    3. no exclusive container can get its CPUs, because they block one another: one of them shrinks to the CPUs
-       that it may keep, or moves aside to the shared CPUs;
-    4. a container with shared CPUs can only move to CPUs that another container still has to leave;
+    3. a container with exclusive CPUs that are still in use shrinks to the CPUs that it may keep, or moves aside to
+       the shared CPUs, so that containers do not block one another;
+    4. a container with shared CPUs moves to CPUs that another container still has to leave, if there are no others;
     5. a container with shared CPUs gets more CPUs, if they are not exclusive to another pod.
 
-As a result, other containers are removed from CPUs before these become exclusive, and get CPUs only after the container
-that used them exclusively has left. A container that cannot be changed is skipped; other containers do not wait for it,
-unless it has exclusive CPUs. Sets of CPUs are bit masks.
-Invariant: only a write of rule 4 can put a pod on CPUs that are, or still were, exclusive to another pod; it is needed
+As a result, other containers are removed from CPUs before the CPUs become exclusive, and get CPUs only after the
+container that used them exclusively has left. A container that cannot be changed is skipped; other containers do not
+wait for it, unless it has exclusive CPUs. Sets of CPUs are bit masks.
+Invariant: only a write of rule 4 can put a pod on CPUs that another pod uses, or still used, exclusively; it is needed
 only if every CPU is exclusive.
 """
 
@@ -72,7 +72,7 @@ def next_write(
 
 
 def _unavailable_cpus(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) -> int:
-    """Return the CPUs that are exclusive to other pods, or on which exclusive containers of other pods still run."""
+    """Return the CPUs that containers with exclusive CPUs have or will get, except containers in the same pod."""
     taken = 0
     for other, target in targets.items():
         if target.own and target.pod != targets[one].pod:

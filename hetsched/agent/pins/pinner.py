@@ -195,7 +195,7 @@ class Pinner:
                 self._settled.setdefault(member.id, target_cpus.cpus)
 
     def _write(self, wanted: PinPlan, members: list[PodContainer]) -> None:
-        """Write the differences; containers whose last write failed are last."""
+        """Write the target CPUs of containers whose CPUs differ; containers whose last write failed come last."""
         targets = {
             member.id: Target(_mask(target_cpus.cpus), member.pod, target_cpus.own)
             for member in members

@@ -3,16 +3,16 @@
 The policy of the pod's verified allocation decides:
 
     exclusive           the CPUs that the allocation lists for the container, exclusive to its pod
-    immovable           the same CPUs, but not exclusive to the pod; when a container has got them, it keeps them until
+    immovable           the same CPUs, but not exclusive to the pod; once a container has them, it keeps them until
                         it ends, regardless of later grants
     numa                the shared CPUs of the pod's zones
     any other policy    the shared CPUs, like every container without an allocation
 
 The shared CPUs are the online CPUs without exclusive CPUs and without CPUs that the kubelet reserves strictly. A zone
-is identified by the number at the end of its name, else by the CPUs granted in it. A pod keeps its CPUs as long as the
-runtime has the pod, across restarts of its containers. If two pods were granted the same CPUs, a pod with an immovable
-container that already uses them takes precedence, then the pod with the higher epoch, then the older pod. The other pod
-runs on the shared CPUs until the preferred pod is deleted. An offline CPU does not belong to any pod.
+is identified by the number at the end of its name, else by the CPUs granted in it. A pod keeps its CPUs, across
+restarts of its containers, until the runtime removes the pod. If two pods were granted the same CPUs, a pod with an
+immovable container that already uses them takes precedence, then the pod with the higher epoch, then the older pod. The
+other pod runs on the shared CPUs until the preferred pod is deleted. An offline CPU does not belong to any pod.
 Source: cassini (Tencent 2022); gocrane `pkg/ensurance/cm/cpumanager/policy.go`; Kubernetes CPU manager policies.
 """
 
@@ -32,7 +32,7 @@ Cpus = frozenset[int]
 
 
 class MachineCpus(msgspec.Struct, frozen=True):
-    """CPUs of the machine: online, withheld from the shared CPUs, and those of each zone."""
+    """CPUs of the machine: the online CPUs, the CPUs withheld from the shared CPUs, and the CPUs of each zone."""
 
     online: Cpus
     withheld: Cpus = frozenset()
@@ -110,7 +110,7 @@ def _rank(pod: RuntimePod, settled: bool) -> tuple[bool, int, int, str]:
 
 
 def _named(granted: VerifiedAllocation | None) -> set[int]:
-    """Return the CPUs that must not be assigned to another pod."""
+    """Return the CPUs of an allocation that must not be assigned to another pod."""
     if granted is None or granted.policy not in (OWN, FIXED):
         return set()
     named = {cpu for cpus in granted.containers.values() for cpu in parse_cpuset(cpus)}

@@ -17,7 +17,7 @@ from ..fields import FieldView
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
-    """Return the problems that the export recorded, followed by those of `problems` whose field has no recorded one."""
+    """Return the problems that the export recorded, and those in `problems` for fields without a recorded problem."""
     if keys.EXPORT_PROBLEMS not in annotations:
         return tuple(problems)
     try:

@@ -93,7 +93,7 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
 
 
 def _container(pod: PodSpec) -> tuple[Plain, str, str]:
-    """Return the single container, and the scoring and the container annotation (each empty if it is not needed)."""
+    """Return the single container, the scoring annotation and the container annotation ("" if not needed)."""
     shape = pod.shape
     requests = {name: amount for name, amount in shape.requests if name != PODS}
     scored = {CPU: shape.nonzero_cpu_millis, MEMORY: shape.nonzero_memory_bytes}
