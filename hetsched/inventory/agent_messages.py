@@ -94,8 +94,12 @@ def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
 
 def _agent_start(message: AgentMessage, now: datetime) -> datetime:
     at = seconds(message.started_at)
-    if at is None or at < 0 or not 1 <= message.sequence <= INT64_MAX or not message.instance:
-        raise InputError("ReportMalformed", "the field instance is missing", place="startedAt")
+    if at is None or at < 0:
+        raise InputError("ReportMalformed", "the start time of the agent is not an RFC 3339 time", place="startedAt")
+    if not 1 <= message.sequence <= INT64_MAX:
+        raise InputError("ReportMalformed", "the messages of an agent are numbered from 1", place="sequence")
+    if not message.instance:
+        raise InputError("ReportMalformed", "the field instance is missing", place="instance")
     if len(message.instance) > 64 or len(message.digest) > 64:
         raise InputError("ReportMalformed", "instance and digest have at most 64 characters", place="instance")
     if at > (now + _MOST_AHEAD).timestamp():
@@ -115,12 +119,10 @@ def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: 
             )
         if message.sequence == row.sequence:
             return True
-        if row.reported_at and now - row.reported_at < timedelta(milliseconds=settings.HETSCHED_AGENT_PAUSE_MILLIS):
-            raise InputError(
-                "ReportTooSoon",
-                "the previous message of this node was received less than a second ago",
-                hint="Wait one second",
-            )
+        pause = settings.HETSCHED_AGENT_PAUSE_MILLIS
+        if row.reported_at and now - row.reported_at < timedelta(milliseconds=pause):
+            text = f"the previous message of this node was received less than {pause} ms ago"
+            raise InputError("ReportTooSoon", text, hint=f"Wait {pause} ms between messages")
     elif row.started_at is not None and (row.started_at, row.instance) > (started, message.instance):
         raise InputError(
             "AgentSuperseded", "a newer agent of this node is running", place="instance",

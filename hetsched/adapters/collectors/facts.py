@@ -58,7 +58,7 @@ class FactReader:
             number = _number(value)
             if number is not None and 0 <= number <= 2**20:
                 return math.floor(number * 1000 + 1e-6)
-        self._add_problem(node, f"{str(value)[:40]!r} is no amount of CPU")
+        self._add_problem(node, f"{str(value)[:40]!r} is not an amount of CPU")
         return None
 
     def moment(self, node: str, value: Any) -> str | None:
@@ -66,7 +66,7 @@ class FactReader:
         at = seconds(value) if isinstance(value, str) else _number(value)
         if at is not None and 0 < at < 2**33:
             return rfc3339(datetime.fromtimestamp(at, UTC))
-        self._add_problem(node, f"{str(value)[:40]!r} is no moment")
+        self._add_problem(node, f"{str(value)[:40]!r} is not a time")
         return None
 
 

@@ -62,7 +62,7 @@ def read_pci(tree: Tree) -> list[CardReading]:
     return found
 
 
-def has_driver(tree: Tree, address: str) -> str | None:
+def kernel_driver_of(tree: Tree, address: str) -> str | None:
     """Return the name of a device's kernel driver, or None if it has none."""
     return tree.link_name(f"{DEVICES}/{address}/driver")
 

@@ -18,7 +18,7 @@ from hetsched.contracts.objects.cards import MAX_CARDS
 from ..tree import Tree
 from .nvidia_xml import read_nvidia_xml
 from .nvml import NvmlClient, bindings
-from .pci import DEVICES, has_driver, read_pci
+from .pci import DEVICES, kernel_driver_of, read_pci
 from .readings import CardReading, links_of, machine_card, table_facts
 
 _client: NvmlClient | None = None
@@ -79,7 +79,7 @@ def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[C
         if card.pci_address in known:
             continue
         assert card.pci_address is not None
-        kernel_driver = has_driver(tree, card.pci_address)
+        kernel_driver = kernel_driver_of(tree, card.pci_address)
         if card.vendor == "nvidia" and driver is not None and kernel_driver == "nvidia":
             card.troubles.append("its driver does not list it any more")
         if card.memory_mib is None:
