@@ -3,7 +3,7 @@
 Formulas:
     balance of a node     1 - population variance of its utilisations over CPU, memory, network and disk; resources that
                           it lacks are left out, and fewer than two resources give 1;  utilisation = used / allocatable,
-                          clamped to 0-1, `used` measured if a fresh sample exists, else requested
+                          clamped to 0-1, with `used` measured if a fresh sample exists, else requested
     cluster balance       mean over Ready nodes (1 without any)
     utilisation           requested / allocatable over all nodes;  null without capacity
     GPU allocation        allocated milli / milli of healthy GPUs;  unallocated = GPUs - allocated milli / 1000

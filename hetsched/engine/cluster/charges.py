@@ -12,7 +12,7 @@ from .placed_pod import PlacedPod
 
 
 def charge_amounts(placed: PlacedPod, sign: int, columns: Columns, zones: Zones) -> None:
-    """Add the resources of a placed pod to the load of its row (`sign` 1), or subtract them (-1)."""
+    """Add the resources of a placed pod to the load columns of its node (`sign` 1), or subtract them (-1)."""
     row, compiled, layout = placed.row, placed.compiled, columns.layout
     if sign > 0:
         columns.load[:, row] += compiled.delta

@@ -132,7 +132,7 @@ class ColumnLayout:
         )  # fmt: skip
 
     def wider(self, resources: int) -> ColumnLayout:
-        """Return the same layout with another number of resources."""
+        """Return a copy of this layout for `resources` resources."""
         return ColumnLayout(resources, self.cards, self.zones, self.power, self.words, self.devices)
 
     def start(self, field: str) -> int:
@@ -209,7 +209,7 @@ class Window:
         return field
 
     def _cut(self, field: Ints) -> Ints:
-        # Only the fields that are read are gathered. Over all rows, a field is a view without a copy.
+        # Values are copied only for the fields that are read; over all rows, a field is a view and nothing is copied.
         return field if self.rows is None else field.take(self.rows, axis=-1)
 
     def pick(self, values: NDArray[Any]) -> NDArray[Any]:

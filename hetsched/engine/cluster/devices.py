@@ -8,7 +8,7 @@ allocation. A device is in use if it is allocated to a claim, by any scheduler, 
                 alternative that leads to a solution; a constraint must hold for all its devices together;
     refused     in all other cases; `settle` returns the reason.
 If a selector cannot be evaluated for a device that passed the earlier selectors, the claim is refused. The search on a
-node stops after `MOST_STEPS` and reports it.
+node stops after `MOST_STEPS` steps and reports that it was stopped.
 Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
 Invariants: promises depend only on the placed pods; a cluster without claims has no overhead.
 """
@@ -42,7 +42,7 @@ MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 
 
 class DeviceState:
-    """The state's devices: inventory and promises to placed pods."""
+    """The devices of a cluster state: the inventory, and the devices promised to placed pods."""
 
     __slots__ = ("_by_node", "_found", "_on_any_node", "allocated", "digest", "known", "reserved_for")
 
@@ -61,7 +61,7 @@ class DeviceState:
         self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
 
     def add(self, more: Known) -> None:
-        """Add the claims and classes of new pods; known ones are not replaced."""
+        """Add the claims and classes of new pods, without replacing existing claims and classes."""
         known = self.known
         devices = known.devices or more.devices
         same = devices == more.devices
@@ -100,7 +100,7 @@ class DeviceState:
     # -- claims of pods --------------------------------------------------------------------------------------------
 
     def settle(self, pod: PodSpec, use: DeviceUse) -> ResourceClaim | Refusal:
-        """Return a usable claim, allocated or open, or the reason why it cannot be used."""
+        """Return the claim of `use` if it is allocated or open, or the reason why the pod cannot use it."""
         claim = self.known.claims.get(f"{pod.namespace}/{use.claim}") if use.claim else None
         if claim is None:
             message = (
@@ -136,7 +136,7 @@ class DeviceState:
         return self._claim_problem(claim) or claim
 
     def _claim_problem(self, claim: ResourceClaim) -> Refusal | None:
-        """Return why an open claim cannot be evaluated, a missing class or a selector without a result, or None."""
+        """Return the refusal of an open claim with a missing device class or a selector without a result, else None."""
         for request in claim.requests:
             for wish in request.wishes:
                 if wish.device_class not in self.known.classes:
@@ -160,7 +160,10 @@ class DeviceState:
         return None
 
     def matching(self, wish: DeviceWish) -> tuple[frozenset[int], frozenset[int], str]:
-        """Return the indexes of matching devices, those for which a selector has no result, and the first reason."""
+        """Return the indexes of the devices that match `wish`, and of those for which a selector has no result.
+
+        The third value is the reason why the first such selector has no result, empty if all have one.
+        """
         found = self._found.get(wish)
         if found is None:
             remaining, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""

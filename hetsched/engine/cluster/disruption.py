@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def matcher(budget: DisruptionBudget) -> Matcher:
-    """Return the selector of a budget."""
+    """Return the matcher for the pods that a budget selects."""
     return Matcher(budget.selector, (budget.namespace,))
 
 

@@ -34,7 +34,7 @@ _MOST_KEPT = 20_000
 
 
 class LearntUse(msgspec.Struct, frozen=True):
-    """Use of the pods of one controller, by resource in base units, and how many were measured."""
+    """Learnt use of a pod of one controller, by resource in base units, and the number of pods measured."""
 
     amounts: tuple[tuple[str, int], ...]
     pods: int
@@ -100,7 +100,7 @@ def basis_of(pod: PodSpec) -> str:
 
 
 def learn(samples: Iterable[PodUsage]) -> UsageHistory:
-    """Learn from the measured use of pods, one sample per pod."""
+    """Return the learnt usage of each controller, from one sample of measured use per pod."""
     by_controller: dict[str, list[PodUsage]] = defaultdict(list)
     for sample in samples:
         if sample.controller:

@@ -63,7 +63,7 @@ class Quotas:
         )
 
     def exhausted(self, requests: Amounts) -> tuple[str, ...]:
-        """Return the resources of which the unused guaranteed quota is less than the request."""
+        """Return the resources of which the quotas of all namespaces together have less left than the request."""
         return tuple(
             name for name, amount in requests if amount and name in self.shared and amount > self.remaining(name)
         )

@@ -1,4 +1,4 @@
-"""Measured use: which samples are fresh, and the use between two samples.
+"""Measured use of the nodes: which samples are fresh, and how the use between two samples is estimated.
 
 The `used` of a row starts from its sample, which includes all pods placed at that time, or from the requests. Pods that
 are placed or removed later add or subtract their expected use. A sample is stale if the newest sample of the cluster is
@@ -56,7 +56,7 @@ class Samples:
         return samples
 
     def take(self, state: StateView, row: int) -> None:
-        """Apply a node's new sample, which includes the use of all placed pods and may make other samples stale."""
+        """Apply the new sample of a node. It includes the use of all placed pods, and may make other samples stale."""
         fresh = fresh_rows(state.reports, clocked=state.clocked)
         changed = {other for other, now in enumerate(fresh) if now != self.fresh[other]} - {row}
         self.fresh = fresh

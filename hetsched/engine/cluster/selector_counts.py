@@ -51,7 +51,10 @@ class Matcher(NamedTuple):
 
 
 class _CachedCounts:
-    """Cached counts of one selector: matching pods per row, whether each kind matches, entries of the journal read."""
+    """Cached counts of one selector.
+
+    `counts` (N,): matching pods per row; `hits`: whether each kind of pods matches; `read`: journal entries applied.
+    """
 
     __slots__ = ("counts", "hits", "read")
 

@@ -1,4 +1,4 @@
-"""Evaluate node selectors and node affinity terms by labels and names.
+"""Evaluate node selectors and node affinity terms against the labels and names of the nodes.
 
 `contracts.objects.labels.fits` defines one requirement. Required node terms are ORed; a term without requirements
 matches nothing. A label is a column of value ids (`ClusterState.label`), so one requirement costs one comparison or
@@ -73,7 +73,7 @@ def nodes_with(state: StateView, expression: Expression) -> Bools:
             numbers, are_numbers = state.label_numbers(expression.key)
             if bound is None:
                 return np.zeros(len(ids), np.bool_)
-            # A node without the label has id -1, which picks the last entry.
+            # A node without the label has id -1, which picks the last entry: not a number, so the node does not match.
             met = (are_numbers & (numbers > bound if expression.operator == "Gt" else numbers < bound))[ids]
         case _:
             met = np.zeros(len(ids), np.bool_)
@@ -127,7 +127,7 @@ def nodes_of_terms(state: StateView, terms: tuple[NodeTerm, ...]) -> Bools:
 
 
 def _requires_absent_label(state: StateView, term: NodeTerm) -> bool:
-    """Return whether a term requires a label that no node has, which costs one look-up for any number of nodes."""
+    """Return whether a term requires a label that no node has; the check does not visit the nodes."""
     return any(
         expression.operator in _NEED_LABEL and not state.has_label(expression.key) for expression in term.expressions
     )

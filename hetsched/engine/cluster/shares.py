@@ -3,10 +3,10 @@
 Share(group) = max over resources of used / capacity, capacity summed over all nodes; GPUs are one resource, counted in
 milli-GPU. Groups form two levels, teams and the namespaces in each team, and each group has a weight. Progressive
 filling selects, among the pods with the highest priority, the team with the lowest share / weight, in it the namespace
-with the lowest share / weight, and in it the first pod. If groups tie, the earliest pod is selected. A gang is one
-step. The use of a placed pod is added to its group immediately. A rejected pod adds no use, but its group is skipped
-until a pod of another group was placed, or until all groups are skipped. A flood of pods that fit nowhere thus gets at
-most one attempt per round.
+with the lowest share / weight, and in it the first pod. If groups tie, the earliest pod is selected. A gang is selected
+as a whole. The use of a placed pod is added to its group immediately. A rejected pod adds no use, but its group is
+skipped until a pod of another group was placed, or until all groups are skipped. A flood of pods that fit nowhere thus
+gets at most one attempt per round.
 Source: Ghodsi et al., Dominant Resource Fairness, NSDI 2011 (algorithm 1, weighted form); two levels as in
 Bhattacharya et al., Hierarchical Scheduling for Diverse Datacenter Workloads, SoCC 2013, without its rescaling.
 Invariants: every pod is yielded once; within a namespace of a team the order of submission is kept; equal placed pods
@@ -91,7 +91,7 @@ def filled(pods: Sequence[PodSpec], shares: TeamShares, placed: Callable[[PodSpe
 
 
 def _filled(pods: list[PodSpec], shares: TeamShares, placed: Callable[[PodSpec], bool]) -> Iterator[PodSpec]:
-    """Yield pods of one priority."""
+    """Yield pods of equal priority by progressive filling, and add the use of each placed pod to its groups."""
     line = _ShareQueue(pods, shares)
     while line:
         group, members = line.draw()
@@ -133,7 +133,7 @@ class _ShareQueue:
         return bool(self._teams or self._aside)
 
     def _enter(self, group: Group) -> None:
-        """Add a group that has steps left and is not queued yet."""
+        """Queue a group that has pods left and is not in the queue."""
         team, namespace = group
         entry = (self._shares.of_namespace(team, namespace), self._steps[group][0][0], namespace)
         heapq.heappush(self._namespaces.setdefault(team, []), entry)
@@ -145,7 +145,7 @@ class _ShareQueue:
             heapq.heappush(self._teams, (self._shares.of_team(team), self._namespaces[team][0][1], team))
 
     def draw(self) -> tuple[Group, list[PodSpec]]:
-        """Remove the next step and return it with its group."""
+        """Remove the next pod, or all pods of the next gang, and return its group and the list of pods."""
         if not self._teams:
             self._requeue_set_aside()
         _, _, team = heapq.heappop(self._teams)
@@ -155,7 +155,7 @@ class _ShareQueue:
         return (team, namespace), members
 
     def put_back(self, group: Group, *, was_placed: bool) -> None:
-        """Queue the last drawn group again."""
+        """Queue the last drawn group again; if no pod was placed (`was_placed` false), it is skipped for now."""
         if self._steps[group]:
             self._aside.append(group)
         if was_placed:

@@ -71,7 +71,7 @@ class ClusterState:
         experience: UsageHistory | None = None,
         clocked: bool = False,
     ) -> None:
-        self.clocked = clocked  # whether only `Usage.stale` decides which samples are stale: see `samples`
+        self.clocked = clocked  # true: only `Usage.stale` decides which samples are stale; see `samples`
         self.reports = sorted(nodes, key=lambda report: report.name)
         self.namespaces = dict(namespaces or {})
         self.row_of = {report.name: row for row, report in enumerate(self.reports)}
@@ -95,7 +95,7 @@ class ClusterState:
         self.avoided: Mapping[str, AvoidedNodes] = {}  # by owner; the mapping is replaced, never mutated
         self.derived: dict[object, Any] = {}  # caches that other modules derive from the state
         self.zones = Zones()
-        self.links: dict[int, Table] = {}  # GPU link tables by row, of nodes that state one
+        self.links: dict[int, Table] = {}  # GPU link table of each row whose node reports one
         self.orphans: list[PodSpec] = []
         self.log: list[int] = []
         self.epoch = 0
@@ -209,7 +209,7 @@ class ClusterState:
         self._facts_changed()
 
     def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
-        """Add the volumes, claims and classes of pods that will be scheduled; known ones are not replaced."""
+        """Add the volumes, claims and classes of pods that will be scheduled, without replacing existing objects."""
         if more:
             self.volumes.add(more)
         if devices:
@@ -230,7 +230,7 @@ class ClusterState:
         return mix_of_shapes(placed.compiled.shape for placed in self.placed_pods.values())
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result of `make`, cached as long as neither the inventory nor the mix changes."""
+        """Return the result of `make`, cached under `key` until the inventory or the workload mix changes."""
         epoch, known = self._once
         if epoch != self.epoch:
             epoch, known = self._once = (self.epoch, {})
@@ -284,7 +284,7 @@ class ClusterState:
     # -- placed pods ---------------------------------------------------------------------------------------------
 
     def compile(self, pod: PodSpec) -> Request:
-        """Compile a pod with its expected use, sharing the compiled shape with earlier pods of its shape."""
+        """Compile a pod with its expected use; pods of one shape share the compiled shape."""
         if self.experience:
             pod = self.experience.applied(pod)
         shape = pod.shape
@@ -409,7 +409,7 @@ class ClusterState:
         return tuple(held)
 
     def _with_predicted(self, shape: Shape, row: int, allocation: Allocation) -> Allocation:
-        """Add the zones and CPUs that the row's kubelet is predicted to assign, if no report states them."""
+        """Add the zones and CPUs that the node's kubelet is predicted to assign, unless the allocation states them."""
         if not self._predicts(row, allocation):
             return allocation
         setup = self.setups.values[self.columns.field("topology_setup")[row]]
@@ -418,7 +418,7 @@ class ClusterState:
         return msgspec.structs.replace(allocation, predicted=taken, cpu_policy=policy)
 
     def _predicts(self, row: int, allocation: Allocation) -> bool:
-        """Return whether the row's kubelet assigns zones or CPUs that an allocation does not state."""
+        """Return whether the node's kubelet will assign zones or CPUs that the allocation does not state."""
         if allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET:
             return False
         setup: Setup = self.setups.values[self.columns.field("topology_setup")[row]]
@@ -427,7 +427,7 @@ class ClusterState:
     # -- whole-state operations ----------------------------------------------------------------------------------
 
     def emptied(self) -> Window:
-        """Return all rows as if no pods were placed; see `node_columns.emptied`."""
+        """Return a window over all nodes as if no pods were placed; see `node_columns.emptied`."""
         return Window(emptied(self))
 
     def fork(self) -> ClusterState:

@@ -60,7 +60,7 @@ class PendingClaim(NamedTuple):
 
 
 class VolumeState:
-    """The state's storage: inventory, users of each claim, chosen volumes and attachments."""
+    """The storage of a cluster state: inventory, users of each claim, chosen volumes and attachments."""
 
     __slots__ = ("attached", "chosen", "claim_of_volume", "digest", "storage", "users")
 
@@ -73,7 +73,7 @@ class VolumeState:
         self.attached: dict[Attachment, dict[int, int]] = {}  # row -> number of pods
 
     def add(self, more: Storage) -> None:
-        """Add the storage of new pods; entries that are known or used by placed pods are not replaced."""
+        """Add the storage of new pods, without replacing existing entries or claims that placed pods use."""
         claims = {key: claim for key, claim in more.claims.items() if key not in self.users}
         self.storage = self.storage.united_with(Storage(more.volumes, claims, more.classes))
         self.digest = _digest(self.storage)
@@ -89,18 +89,18 @@ class VolumeState:
     # -- claims of pods --------------------------------------------------------------------------------------------
 
     def claim(self, pod: PodSpec, use: ClaimUse) -> VolumeClaim | None:
-        """Return the claim that a pod uses; if it does not exist yet, one made from the pod's template, else None."""
+        """Return the claim that a pod uses, or a new claim from the pod's template if it does not exist, else None."""
         found = self.storage.claims.get(f"{pod.namespace}/{use.name}")
         if found is None and use.template is not None:
             return VolumeClaim(pod.namespace, use.name, use.template)
         return found
 
     def volume_of(self, claim: VolumeClaim) -> str:
-        """Return the volume that a claim has or that was chosen for it, empty if there is none."""
+        """Return the name of the volume that a claim is bound to or that was chosen for it, empty if there is none."""
         return claim.volume or next(iter(self.chosen.get(claim.key, {}).values()), "")
 
     def settle(self, pod: PodSpec, use: ClaimUse) -> PersistentVolume | PendingClaim | Refusal:
-        """Return the volume of a claim, the candidates of a waiting claim, or the reason why it cannot be used."""
+        """Return the volume of a bound claim, the candidates of a waiting claim, or the reason to refuse the claim."""
         claim = self.claim(pod, use)
         if claim is None:
             return _refused("VolumeClaimMissing", Message("there is no claim {claim}", claim=use.name), use.name)
@@ -275,7 +275,7 @@ def provisionable_nodes(state: StateView, waiting: PendingClaim) -> Bools:
 
 
 def nodes_of_selected_volume(state: _StorageState, claim: VolumeClaim) -> Bools | None:
-    """Return the (N,) mask of the node selected to provision a volume for a claim; None if none is selected yet."""
+    """Return the (N,) mask of the nodes selected for provisioning the claim's volume, or None if none are selected."""
     users = state.volumes.users.get(claim.key, {})
     if claim.selected_node:
         return nodes_named(state, Expression("metadata.name", "In", (claim.selected_node,)))
@@ -287,10 +287,10 @@ def nodes_of_selected_volume(state: _StorageState, claim: VolumeClaim) -> Bools 
 
 
 def choose(state: StateView, claims: list[PendingClaim], row: int) -> dict[str, str] | None:
-    """Choose a volume for each of a pod's unbound claims on the node at `row`: claim name -> volume name.
+    """Choose a volume for each of a pod's unbound claims on the node at `row`.
 
-    An empty volume name means that the volume is to be provisioned. Returns None if some claim has neither a free
-    volume nor a storage class that can provision one on this node.
+    Returns a mapping from claim name to volume name. An empty volume name means that the volume is to be provisioned.
+    Returns None if some claim has neither a free volume nor a storage class that can provision one on this node.
     """
     found: dict[str, str] = {}
     for waiting in sorted(claims, key=lambda waiting: waiting.claim.asks.request_bytes):

@@ -49,7 +49,7 @@ class SharedAllocations:
         self._parts: dict[int, Allocation] = {UNKNOWN: EMPTY}
 
     def learn(self, requests: Iterable[Request]) -> None:
-        """Append new shapes, in the order of their positions."""
+        """Look up the demands of new shapes; `requests` are in the order of the positions of the shapes."""
         demands, of = self._demands, self._declared.demand
         ids = [demands.setdefault(of(request.shape), len(demands)) for request in requests]
         self._demand_of = np.concatenate([self._demand_of, np.array(ids, np.int64)])
@@ -108,13 +108,13 @@ class BatchScheduler:
         return len(distinct) == len(keys) and self.scheduler.state.placed_pods.keys().isdisjoint(distinct)
 
     def _until_facts_change(self, pods: Sequence[PodSpec], keys: list[str], outcomes: list[Outcome]) -> None:
-        """Decide until all pods are decided or the cached shapes become invalid."""
+        """Schedule pods and append their outcomes, until all are scheduled or the cached shapes become invalid."""
         state = self.scheduler.state
         learnt = self._current()
         expecting = [state.experience.applied(pod) for pod in pods] if state.experience else pods
         positions = learnt.positions(expecting)
         if positions is None:
-            return  # a new resource widened the columns
+            return  # a new resource widened the columns, so the caller retries with a new cache
         stops = learnt.stops(pods)
         ends = [*np.flatnonzero(positions < 0).tolist(), len(pods)]
         start = 0
@@ -218,7 +218,7 @@ class _BatchCache:
         return np.array([pod.priority > lowest and pod.preempts for pod in pods], np.bool_)
 
     def _note_priorities(self, rows: Iterable[int]) -> None:
-        """Track the lowest priority of pods placed outside the loop; it may be too low after a pod was removed."""
+        """Include the pods on `rows` in the lowest priority of placed pods; removals do not raise it again."""
         on_row = self.scheduler.state.on_row
         for row in set(rows):
             self._lowest = min([self._lowest, *[placed.pod.priority for placed in on_row[row].values()]])
@@ -254,7 +254,7 @@ class _BatchCache:
     ) -> list[Outcome]:
         """Decide and assume a run of pods, up to the first pod that fits nowhere and is left to the cycle.
 
-        `expecting` are the pods with their learnt expected use, as they are assumed.
+        `expecting` are the same pods with their learnt expected use; the state assumes these.
         """
         state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
         self._sync_log(len(pods))
@@ -301,7 +301,7 @@ class _BatchCache:
         self._logged += len(missed)
 
     def _allocations(self, positions: Ints, rows: Ints, cards: Ints) -> list[Allocation]:
-        """Return the pods' allocations."""
+        """Return the allocation of each pod; `cards` (P,) holds the GPUs that the loop selected, as bit sets."""
         allocations = [EMPTY] * len(rows)
         for number, shared in enumerate(self._shared):
             parts = shared.of(self.plans.requests, positions, rows)

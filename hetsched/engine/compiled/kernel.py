@@ -31,7 +31,7 @@ _SWEEP_SHARE = 6
 
 
 class Terms(NamedTuple):
-    """The plugins with formulas, in policy order, the columns they read, and the value of each GPU."""
+    """The plugins with formulas, in policy order: their weights, the field rows they read, the value of each GPU."""
 
     weight: Floats  # 0 for a filter
     static: Ints
@@ -41,7 +41,11 @@ class Terms(NamedTuple):
 
 
 class RequestKinds(NamedTuple):
-    """Shapes that request the same resources: the resources, and the nonzero rows of their deltas. K kinds."""
+    """Kinds of shapes: shapes of one kind request the same resources and change the same load rows.
+
+    K kinds. Kind k has the resources `needs[needs_start[k] : needs_start[k + 1]]`; `adds` lists load rows in the same
+    way.
+    """
 
     needs_start: Ints  # (K + 1,)
     needs: Ints  # resources that must fit
@@ -52,7 +56,7 @@ class RequestKinds(NamedTuple):
 class Shapes(NamedTuple):
     """The loop's data of every shape, by position and by the ids that shapes share.
 
-    Shapes: C shapes, L load rows, B bases, N nodes, V variants, T terms.
+    Array shapes: C pod shapes, L load rows, B bases, N nodes, V variants, T terms.
     """
 
     kind: Ints  # (C,) -1 where the loop cannot place the shape
@@ -70,7 +74,7 @@ class Shapes(NamedTuple):
 
 
 class ShapeTotals(NamedTuple):
-    """Totals of recurring shapes. Shapes: Q cached shapes, N rounded up to whole blocks."""
+    """Cached totals of recurring shapes. Array shapes: Q cached pod shapes, N nodes rounded up to whole blocks."""
 
     totals: Floats  # (Q, N)
     greatest: Floats  # (Q, N / BLOCK)
@@ -78,7 +82,7 @@ class ShapeTotals(NamedTuple):
 
 
 class BatchDecisions(NamedTuple):
-    """Output per pod: its row or -1, its total, its GPUs as a bit set."""
+    """Output of the loop for each pod: its node's row (-1 if not placed), that row's total, its GPUs as a bit set."""
 
     row: Ints
     total: Floats
@@ -120,7 +124,7 @@ def _add_up(
     kinds: Any,
     shapes: Any,
 ) -> None:
-    """Turn the static totals of a stretch of nodes into totals: exclude full nodes and add the scores."""
+    """Complete the static totals of a stretch of nodes: exclude nodes without free capacity, and add the scores."""
     kind, delta, extra = shapes.kind[shape], shapes.delta[shape], shapes.extra[shape]
     for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
         keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
@@ -152,7 +156,7 @@ def _update_totals(
     shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
 ) -> None:  # fmt: skip
-    """Update cached totals for the rows that changed."""
+    """Update the cached totals of a shape on the `changed` rows, and the maximum of each block."""
     rows, total, usable, near_static, near_load = room
     base, kind = shapes.bases[shapes.base[shape]], shapes.kind[shape]
     done = 0
@@ -207,7 +211,7 @@ def _update_totals(
 
 @loop_function
 def _first_best(totals: Any, greatest: Any) -> int:
-    """Return the first row with the greatest total."""
+    """Return the first row with the greatest total; `greatest` holds the maximum of each block of rows."""
     block = 0
     for i in range(1, len(greatest)):
         if greatest[i] > greatest[block]:
@@ -325,8 +329,8 @@ _LOOPS: dict[tuple[Formula, ...], Loop] = {}
 def _dispatcher(formulas: Sequence[Any]) -> Any:
     """Return an `_add_score` that calls the formula with the given number.
 
-    Its source is generated. In a chain of functions that each compare one number, every call passes all arrays. The
-    loop then took 4.0 us per pod of a recurring shape instead of 3.2 us.
+    Its source is generated. The alternative, a chain of functions that each compare one number, passes all arrays in
+    every call; with it, the loop took 4.0 us per pod of a recurring shape instead of 3.2 us.
     """
     parameters = "total, weight, nodes, at, delta, extra, given, cards"
     lines = [f"def add_score(code, {parameters}):", "    pass"]

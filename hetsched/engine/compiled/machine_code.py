@@ -20,13 +20,13 @@ from typing import Any, TypeVar, cast
 from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
-# A format of marshal whose bytes do not depend on the number of references to a constant.
+# Version of the marshal format in which the bytes do not depend on the number of references to a constant.
 _WITHOUT_REFERENCES = 2
 _CONSTANTS = (bool, int, float, str, tuple)
 
 
 class Linker:
-    """Compiled versions of functions, each linked to those of the marked functions that it calls."""
+    """Compiled versions of functions; each calls the compiled versions of the marked functions that it uses."""
 
     def __init__(self) -> None:
         self._compiled: dict[Any, Any] = {}
@@ -42,7 +42,7 @@ class Linker:
         return cast("F", self._compiled[function])
 
     def replace(self, function: F, other: F, calls: Sequence[Any]) -> None:
-        """Use another function, inlined, wherever this one is called; `other` calls the linked versions of `calls`."""
+        """Make callers of `function` contain `other` instead; `other` calls the linked versions of `calls`."""
         self._digests[function] = _add_digest(other, [self._digests[callee] for callee in calls])
         self._compiled[function] = compiled(other, inline=True)
 
@@ -71,12 +71,14 @@ def _add_digest(function: Any, callees: Sequence[str]) -> str:
 
 
 def compiled(function: F, *, inline: bool = False) -> F:
-    """Compile a function that other compiled functions call, or contain with `inline`."""
+    """Compile a function for use in other compiled functions: they call it or, with `inline`, contain its code."""
     return cast("F", njit(error_model="numpy", inline="always" if inline else "never")(function))
 
 
 def compile_cached(function: F) -> tuple[F, bool]:
-    """Compile at the first call and cache the machine code on disk; return whether the cache is writable.
+    """Compile a function at its first call and cache its machine code on disk.
+
+    Returns the compiled function, and whether the cache is writable.
 
     The function is one that a `Linker` has linked, so its name changes with the code of its callees.
     """

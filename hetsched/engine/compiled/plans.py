@@ -3,8 +3,8 @@
 A shape is covered if each plugin of the policy is one of
     STATIC              its results are cached by its static key, and become part of the shape's base totals
     compiled            it declares a `compiled_term` or `compiled_filter` that covers its parameters and the shape
-    selective           it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); those are
-                        left to the cycle
+    selective           it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); these
+                        shapes and pods are left to the cycle
     any other plugin    that skips the shape (SKIP)
 and no score is normalised. Every other shape is left to the cycle. A shape with inter-pod rules, claims, devices or
 zones is also left to the cycle, because placing it changes more than the loop's columns. Shapes share equal parts: a
@@ -41,7 +41,10 @@ _MOST_BASES_BYTES = 2**28
 
 
 class _StaticPart(NamedTuple):
-    """Results of the STATIC plugins for all shapes with the same static keys."""
+    """Results of the STATIC plugins for all shapes with the same static keys.
+
+    `alone` is the only plugin that scores these shapes, empty if all plugins score them.
+    """
 
     number: int
     mask: Bools
@@ -50,7 +53,7 @@ class _StaticPart(NamedTuple):
 
 
 class _Term(NamedTuple):
-    """The formulas of a plugin; those of a filter have weight 0."""
+    """The formulas of a plugin, with the plugin's weight in the policy; a filter has weight 0."""
 
     plugin: ActivePlugin
     declared: CompiledTerm
@@ -58,7 +61,7 @@ class _Term(NamedTuple):
 
 
 class Plans:
-    """Compiled shapes of one policy on one epoch of a state; `codes` are the numbers of the loop's formulas."""
+    """Compiled shapes for one policy and one epoch of a state; `codes` maps each formula to its number in the loop."""
 
     def __init__(self, state: ClusterState, policy: Policy, evaluator: Evaluator, codes: Mapping[Formula, int]) -> None:
         self.state = state
@@ -137,7 +140,7 @@ class Plans:
         )
 
     def _card_worth(self) -> Floats:
-        """Return the value of each GPU to the plugin that scores single GPUs, (G, N); (0, 0) without such a plugin."""
+        """Return the value of each GPU to the plugin that scores single GPUs, (G, N), or (0, 0) if there is none."""
         for plugin, declared, _ in self._terms:
             if declared.card_worth is not None:
                 worth: Floats = np.ascontiguousarray(declared.card_worth(plugin.instance, self.state))
@@ -147,7 +150,7 @@ class Plans:
     # -- compiling shapes ----------------------------------------------------------------------------------------
 
     def learn(self, fresh: Sequence[Request]) -> None:
-        """Assign positions to new shapes, in order; those that the loop cannot place have kind -1."""
+        """Assign positions to new shapes, in order; shapes that the loop cannot place get kind -1."""
         first, last = len(self.requests), len(self.requests) + len(fresh)
         self.requests += fresh
         self._grow(last)
@@ -207,7 +210,10 @@ class Plans:
         return self.at.cards > _MOST_CARDS or (bool(self.state.links) and gpu.count > 1)
 
     def _static_masks(self, request: Request) -> _StaticPart | None:
-        """Return the results of the STATIC plugins for all shapes with these keys; None if the loop cannot use them."""
+        """Return the results of the STATIC plugins for a shape, None if the loop cannot use them.
+
+        Shapes with the same static keys have the same results.
+        """
         state = self.state
         mask: Bools = np.ones(self._nodes, np.bool_)
         scores: dict[str, Floats] = {}
@@ -239,7 +245,7 @@ class Plans:
         return _StaticPart(len(self._parts), mask, scores, "")
 
     def _base(self, part: _StaticPart, card: int) -> int:
-        """Return the id of the static totals, in which nodes with too few GPUs in total are excluded."""
+        """Return the id of the static totals of `part`, and -inf on nodes with too few healthy GPUs for `card`."""
         cards = int(self.shapes.cards.number[card])
         key = (part.number, cards, part.alone)
         found = self._base_ids.get(key)
@@ -258,7 +264,7 @@ class Plans:
         return found
 
     def _variant(self, request: Request, part: _StaticPart) -> int:
-        """Return the id of the scoring terms of a shape and their numbers, -1 if a formula does not cover it."""
+        """Return the id of a shape's variant (formulas and numbers), or -1 if a formula does not cover the shape."""
         shape = request.shape
         key: tuple[Hashable, ...] = (part.alone, *part.scores, *[term_key(shape) for term_key in self._term_keys])
         found = self._variant_ids.get(key)

@@ -2,7 +2,7 @@
 
 The NumPy path costs about a microsecond per operation and forty operations per decision; the arithmetic itself takes a
 few nanoseconds per node. Loops run over whole columns without branches, so that the compiler emits vector
-instructions; excluded rows hold -inf and keep it. The formulas of scores are in the files of their plugins
+instructions; the totals of excluded rows remain -inf. The formulas of scores are in the files of their plugins
 (`framework.compiled_terms`).
 Invariants: every total equals the NumPy path's, bit for bit: same integers, same floating-point operations in the same
 order. Tests and `hetsched bench engine` compare both paths.
@@ -40,7 +40,7 @@ class FieldRows(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Adjacent nodes: columns `first` to `last` of the two blocks, and the cluster row of each node."""
+    """Adjacent nodes: columns `first` to `last` (exclusive) of both blocks; `rows` gives each node's cluster row."""
 
     static: Ints
     load: Ints
@@ -50,7 +50,7 @@ class Stretch(NamedTuple):
 
 
 class GpuDemands(NamedTuple):
-    """GPU demands. Shapes: C different demands, M models."""
+    """GPU demands of the shapes, by demand id. Array shapes: C different demands, M models."""
 
     number: Ints  # (C,)
     milli: Ints
@@ -72,7 +72,7 @@ def keep_out_full(total: Any, nodes: Any, at: Any, resource: int, need: int) -> 
 
 @loop_function
 def keep_out_without_cards(total: Any, usable: Any, card_id: int, nodes: Any, at: Any, cards: Any) -> None:
-    """Write the usable GPUs of each node as a bit set, and set the totals of nodes with too few to -inf."""
+    """Write the usable GPUs of each node as a bit set, and set the totals of nodes with too few usable GPUs to -inf."""
     number, milli, memory = cards.number[card_id], cards.milli[card_id], cards.memory[card_id]
     cores, vendor, models = cards.cores[card_id], cards.vendor[card_id], cards.models[card_id]
     first, last = nodes.first, nodes.last

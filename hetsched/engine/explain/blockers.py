@@ -1,9 +1,9 @@
 """Blocking pods: the running pods whose removal would admit a pending pod, regardless of priority.
 
-A *not now* verdict names the pods whose end would make the pod fit, on the nodes where the fewest pods must end. The
-set of each node is the smallest that the preemption search finds if every pod may be preempted. Nodes with the fewest
-blocking pods come first, then those with the least important pods, then by name. The result is not a recommendation to
-evict.
+The explanation of a *not now* verdict names the pods that must end before the pod fits, on the nodes where the fewest
+pods must end. The set of each node is the smallest that the preemption search finds if every pod may be preempted.
+Nodes with the fewest blocking pods come first, then those with the least important pods, then by name. The result is
+not a recommendation to evict.
 Invariants: the state is unchanged afterwards; every filter accepts the pod if all of these pods are removed, but not if
 one of them remains.
 """
@@ -55,7 +55,7 @@ class _EachNodeSearch(VictimSearch):
     """Victim search that returns a result for each of the most promising nodes, not only for the best one."""
 
     def choices(self) -> list[Choice]:
-        """Return the smallest set of blocking pods of each examined node that has one."""
+        """Return the smallest set of blocking pods of each examined node on which the pod would fit without them."""
         removable = PreemptiblePods.of(self.state, self.rule.key, self.rule.is_evictable)
         bounds = removable.bounds(self.request.compiled, self.attempt.policy, self.attempt.possible, self._short)
         looked_at = islice(bounds.cheapest_first(), _LOOKED_AT)

@@ -4,7 +4,7 @@ The same pod is scored on the same state by our policy; `score` is the total div
 The comparison uses the node on which our policy would place the pod, which is not the node with the best score if
 Reserve fails there.
     regret = score of our node - score of theirs, in points of the policy;  rank = 1 + number of nodes that score more
-If one of our filters refuses their node, there is a reason instead of a regret.
+"Theirs" is the node of the other scheduler. If one of our filters refuses it, there is a reason instead of a regret.
 Invariant: the state is unchanged afterwards.
 """
 
@@ -40,7 +40,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def regret(self) -> float | None:
-        """Score difference between our node and theirs."""
+        """Return our node's score minus the score of the other scheduler's node; None if either has no score."""
         if self.our_score is None or self.their_score is None:
             return None
         return round(self.our_score - self.their_score, _DIGITS)

@@ -62,7 +62,7 @@ class _Sweep:
         self.definite: Bools = np.zeros(nodes.n, np.bool_)
         self.resolvable: Bools = np.ones(nodes.n, np.bool_)
         self.first: list[tuple[ActivePlugin, Refusal, Bools]] = []
-        self.refused: dict[str, Bools] = {}  # only filters that refuse a row
+        self.refused: dict[str, Bools] = {}  # plugin -> mask of the rows it refuses, if there are any
         self.funnel: list[FunnelStep] = []
         for plugin in scheduler.policy.gates:
             if now is not None and plugin.info.scope is Scope.CLUSTER:
@@ -87,7 +87,7 @@ class _Sweep:
                 self.refused[plugin.name] = refused
 
     def fewest(self, rows: Bools) -> tuple[tuple[str, ...], ...]:
-        """Return the smallest sets of plugins that refuse one of these rows; a set is in policy order.
+        """Return the smallest sets of plugins that refuse one of `rows`; the plugins of a set are in policy order.
 
         A row becomes feasible once all plugins of its set accept it, so rows with the smallest sets are the closest to
         being feasible.
@@ -104,13 +104,13 @@ class _Sweep:
         return tuple(tuple(name for place, name in enumerate(names) if code >> place & 1) for code in found)
 
     def near(self, rows: Bools) -> frozenset[tuple[str, str, str]]:
-        """Return the reasons (plugin, code, message) that keep the pod off one of these rows."""
+        """Return the (plugin, code, message) of each reason for which one of `rows` is first rejected."""
         return frozenset(
             (plugin.name, refusal.code, refusal.message) for plugin, refusal, mask in self.first if (mask & rows).any()
         )
 
     def candidates(self, rows: Bools, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Return, for each reason, the names of the first of these rows to which the reason applies."""
+        """Return, for each reason, the names of the first few nodes among `rows` that are rejected for this reason."""
         found: dict[tuple[str, Refusal], list[str]] = {}
         for plugin, refusal, charged in self.first:
             places = np.flatnonzero(charged & rows)[:_MOST_CANDIDATES].tolist()
@@ -200,7 +200,7 @@ def diagnose(scheduler: Handle, pod: PodSpec) -> Diagnosis:
 
 
 def _pod_diagnosis(scheduler: Handle, request: Request) -> Diagnosis | None:
-    """Return the diagnosis by a plugin that refuses the pod as a whole, without evaluating nodes; else None."""
+    """Return the diagnosis of a plugin that refuses the pod on all nodes without evaluating them, else None."""
     nodes = len(scheduler.state.reports)
     for plugin in scheduler.policy.pre_filters:
         if plugin.info.scope is Scope.CLUSTER:
@@ -220,7 +220,10 @@ def _pod_diagnosis(scheduler: Handle, request: Request) -> Diagnosis | None:
 def _sentence(
     pod: PodSpec, verdict: Verdict, reasons: tuple[Reason, ...], nodes: int, near: frozenset[tuple[str, str, str]]
 ) -> Message:
-    """Format the number of nodes per reason; with many reasons, those of nodes that could fit (`near`) come first."""
+    """Format the number of nodes per reason; if there are many reasons, the reasons in `near` are named first.
+
+    `near` are the reasons (plugin, code, message) of the nodes that could fit.
+    """
     if not nodes:
         return _summary_of(verdict, pod, Message("the cluster has no nodes"))
     shown = list(reasons)
@@ -244,7 +247,7 @@ def _summary_of(verdict: Verdict, pod: PodSpec, message: Message) -> Message:
 
 
 def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
-    """Return the node x plugin matrix of one pod, best first; `limit` keeps the best rows only.
+    """Return the node x plugin matrix of one pod, best node first; with `limit`, only that many nodes.
 
     The state is unchanged. Call this function before the pod is assumed, or on a fork.
     """
@@ -288,7 +291,7 @@ def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]
 
 
 def node_outcome(scheduler: Handle, pod: PodSpec, row: int) -> NodeOutcome:
-    """Return the row of one node as `matrix` would, without its rank."""
+    """Return the entry of one node as in `matrix`, but without a rank."""
     state = scheduler.state
     request = state.compile(pod)
     evaluation, total = scheduler.evaluator.evaluate(request)
@@ -333,7 +336,10 @@ def score_columns(scheduler: Handle, request: Request, feasible: Bools) -> list[
 def _columns(
     plugins: list[ActivePlugin], request: Request, state: ClusterState, feasible: Bools, rows: Rows | None
 ) -> list[Column]:
-    """Score all or some rows with the prepared row-scoped plugins and the cluster-scoped ones."""
+    """Return the raw and normalised scores of each plugin on `rows` (None: all rows).
+
+    The PreScore results of the row-scoped plugins must already be in `request.memo`.
+    """
     window = state.all_rows if rows is None else Window(state.columns, rows)
     columns: list[Column] = []
     for plugin in plugins:
@@ -377,7 +383,10 @@ def unknown_reasons(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
 
 
 def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, Bools]]:
-    """Return the reason of the first filter that rejects each node in the current state, each with its rows (N,)."""
+    """Return the reasons of first rejections, each with the (N,) mask of its nodes.
+
+    A node's first rejection is by the first filter, in policy order, that rejects it in the current state.
+    """
     sweep = _Sweep(scheduler, request, scheduler.state.all_rows)
     return [
         (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)
@@ -386,7 +395,7 @@ def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, 
 
 
 def rejected_rows(scheduler: Handle, request: Request) -> dict[int, tuple[Reason, bool]]:
-    """Return, for each infeasible node (by row), the first reason and whether preemption could make it feasible."""
+    """Return, for each infeasible node's row, the first reason and whether preemption could make the node feasible."""
     state = scheduler.state
     now = _Sweep(scheduler, request, state.all_rows)
     empty = _Sweep(scheduler, request, state.emptied(), now)

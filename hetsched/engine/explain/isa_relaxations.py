@@ -61,7 +61,7 @@ class _InstructionSet:
 
 
 def _distinct(steps: Iterable[Step]) -> list[Step]:
-    """Return at most MOST_OPTIONS steps, smallest first; of steps with equal results, only the smallest."""
+    """Return at most MOST_OPTIONS steps, smallest first; among steps with the same result, only the smallest."""
     found: dict[tuple[str, str], Step] = {}
     for step in sorted(steps, key=lambda step: step.size):
         found.setdefault((step.field, step.to), step)
@@ -135,6 +135,6 @@ def _native_field(demand: IsaDemand) -> str:
 
 
 def _written(text: str, demand: IsaDemand, kind: str) -> str | None:
-    """Format a requirement for its field: a label has no `+` and at most 63 characters."""
+    """Format a requirement for its field; a label value may not contain `+` or exceed 63 characters."""
     in_label = kind == "qemu" or (kind == "native" and demand.source.startswith("label"))
     return label_value(parse(text)) if in_label else text

@@ -1,12 +1,13 @@
 """Nearest fit: the smallest change of a request that makes it fit.
 
-A refusal is completed by a statement such as "with 7 GiB instead of 8 it would run on gpu-3". Every relaxable field of
-the request is first dropped alone. If a node then fits, the smallest sufficient change of the field is a result. If no
-single field helps unless it is dropped completely, pairs of the fields that do not help alone are tried in the same
-way. Filters add relaxations of fields that only they read (`relaxations`). Every result is applied to the request and
-verified by the real cycle, Reserve included. Results are sorted by size (see `relaxations.py`), then by the number of
-fitting nodes, then by field: at most five are returned, only the smallest of each field. The search evaluates filters
-over windows of nodes. Once it has evaluated `SearchBudget.rows` rows, it returns the results found so far.
+A refusal is completed by a statement such as "with 7 GiB instead of 8 it would run on gpu-3". First, every relaxable
+field of the request is dropped on its own. If a node then fits, the smallest sufficient change of the field is a
+result. If no single field helps unless it is dropped completely, pairs of the fields that do not help alone are tried
+in the same way. A filter can add relaxations of the fields that only this filter reads (`relaxations`). Every result is
+applied to the request and verified by the real cycle, Reserve included. Results are sorted by size (see
+`relaxations.py`), then by the number of fitting nodes, then by field: at most five are returned, only the smallest of
+each field. The search evaluates filters over windows of nodes. Once it has evaluated `SearchBudget.rows` rows, it
+returns the results found so far.
 Invariants: the state is unchanged afterwards; same state, policy and pod give the same results.
 """
 
@@ -70,7 +71,7 @@ class _Candidate(NamedTuple):
 
 
 def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = None) -> tuple[NearestFit, ...]:
-    """Return the smallest changes with which `pod`, which fits nowhere, would be placed on the current state.
+    """Return the smallest changes of its request with which `pod`, which fits nowhere, would be placed now.
 
     For a pod of an announced gang, the changes apply to all members with the same request; for a pod of an unknown
     gang the result is empty.
@@ -79,14 +80,14 @@ def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None 
 
 
 class SufficientChange(NamedTuple):
-    """A sufficient change with the changed pods: the pod itself, or all pending members of its gang."""
+    """A sufficient change of a request, with the changed pods: the pod itself, or all pending members of its gang."""
 
     fit: NearestFit
     pods: tuple[PodSpec, ...]
 
 
 def changes(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = None) -> tuple[SufficientChange, ...]:
-    """Return the nearest fits with the changed requests."""
+    """Return the nearest fits of a pod, as `nearest_fit`, each with the changed pods."""
     budget = budget or SearchBudget()
     if not pod.ready:
         return ()
@@ -188,18 +189,18 @@ class _FieldSearch:
         return _Candidate(tuple(sorted(steps, key=lambda step: step.field)), shape, self.fits(shape, None))
 
     def places(self, candidate: _Candidate) -> bool:
-        """Run the real cycle with the changed request, and undo the placement."""
+        """Return whether the real cycle places the pod with the changed request; the placement is undone."""
         outcome = self._trial.schedule(msgspec.structs.replace(self._pod, shape=candidate.shape))
         placed = outcome.node is not None
         self._trial.undo(outcome)
         return placed
 
     def changed(self, candidate: _Candidate) -> tuple[PodSpec, ...]:
-        """Return the pods that the change applies to, with the changed request."""
+        """Return the pods to which the change applies, with their request changed."""
         return (msgspec.structs.replace(self._pod, shape=candidate.shape),)
 
     def fits(self, shape: Shape, rows: Rows | None) -> Rows:
-        """Return the rows of `rows` (None: of all rows) on which every filter of the policy accepts the shape."""
+        """Return the rows, among `rows` or all rows (None), on which every filter of the policy accepts the shape."""
         scheduler = self._scheduler
         state = scheduler.state
         request = state.compile(msgspec.structs.replace(self._pod, shape=shape))
@@ -256,7 +257,7 @@ class _GangSearch(_FieldSearch):
         return found
 
     def places(self, candidate: _Candidate) -> bool:
-        """Run the real cycle with all pending members as one gang, and undo their placements.
+        """Return whether the real cycle places the pending members as one gang; their placements are undone.
 
         The back-off of the gang is ignored because it expires without a change.
         """
@@ -300,7 +301,7 @@ class _GangSearch(_FieldSearch):
 
         Members with the same request as this pod are placed with `shape` instead.
 
-        Returns the rows used, and the number of placed members, at most the required minimum.
+        Returns the rows used and the number of members placed; placing stops at the gang's minimum.
         """
         self._budget.rows -= self._cost() * width(shape)
         if self._budget.rows < 0:

@@ -35,16 +35,16 @@ RULE_SIZE = 0.5
 # Maximum number of values that are tried one by one. Longer ranges are bisected, which finds the nearest fitting value
 # only if a smaller value is never harder to place.
 _TRIED_ONE_BY_ONE = 64
-# Resources that every pod uses: a request of zero would only hide the use.
+# Resources that every pod uses. Their requests are not reduced to zero, which would only hide the use.
 _NEVER_NONE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
 
 Apply = Callable[[Shape], Shape]
-# Returns the rows on which a shape fits, among the given rows or all rows (None).
+# Function that returns the rows on which a shape fits, among the given rows or all rows (None).
 Fits = Callable[[Shape, Rows | None], Rows]
 
 
 class Step(NamedTuple):
-    """One change of one field; `words` is a short text, `apply` changes any shape that states the field."""
+    """One change of one field; `words` describes it in messages, `apply` changes any shape that states the field."""
 
     field: str
     from_: str
@@ -60,11 +60,11 @@ class Relaxation(Protocol):
     loosest: Apply
 
     def steps(self, shape: Shape, fits: Fits, rows: Rows) -> Iterator[Step]:
-        """Yield changes of `shape` that fit somewhere; `rows` fit if the whole field is dropped."""
+        """Yield changes of `shape` with which it fits on some node; `rows` are the nodes that fit without the field."""
 
 
 class Number:
-    """A number of the request; `limit` is its least value, or its greatest if a larger value is easier to place.
+    """Relaxation of a number of the request down to `limit`, or up to it if a larger value is easier to place.
 
     `show` formats a value for the field, `read` for messages. `even` is true if a smaller value is never harder to
     place. `last` is a value beyond `limit` that means "not requested at all".
@@ -107,7 +107,7 @@ class Number:
             yield self._step(found)
 
     def _halve(self, shape: Shape, fits: Fits, values: Sequence[int], rows: Rows) -> int | None:
-        """Return the first value that fits, by bisection; every value after a fitting one must fit, too."""
+        """Return the first of `values` that fits, by bisection, or None; all values after it must fit, too."""
         if not values or not fits(self._put(shape, values[-1]), rows).size:
             return None
         low, high = 0, len(values) - 1
@@ -187,7 +187,7 @@ def _card_numbers(gpu: GpuDemand, *, zoned: bool) -> Iterator[Relaxation]:
     ):
         if asked:
             name = key.rpartition("/")[2]
-            # 0 means that no amount is requested; a share of a GPU then gets a proportional part.
+            # A value of 0 means that no amount is requested; a share of a GPU then gets a proportional part.
             yield Number(key, name, partial(_with_gpu, fact=fact), asked, 1, last=0, unit=unit)
 
 
@@ -241,7 +241,10 @@ def _with_request(shape: Shape, value: int, *, resource: str) -> Shape:
 
 
 def _reduced_containers(containers: tuple[ContainerDemand, ...], fact: str, less: int) -> tuple[ContainerDemand, ...]:
-    """Reduce the request of the largest container, then the next one; remove containers that request nothing."""
+    """Subtract `less` from the containers' requests of `fact`, the largest first; omit containers without requests.
+
+    Each init container is reduced by up to `less` on its own, because init containers do not run together.
+    """
     left = {position: less for position in range(len(containers)) if containers[position].init}
     remaining = less
     order = sorted(range(len(containers)), key=lambda position: -int(getattr(containers[position], fact)))

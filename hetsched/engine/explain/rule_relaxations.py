@@ -77,7 +77,7 @@ def _replaced(shape: Shape, **changes: Any) -> Shape:
 def _drops(
     field: str, words: str, entries: list[str], apply: Callable[[frozenset[int]], Apply], *, joined: str = ", "
 ) -> Iterator[Step]:
-    """Yield a step that drops a single entry, for each entry of a list, then one that drops all entries."""
+    """Yield one step for each entry of a list, which drops only this entry, then a step that drops all entries."""
     for position, text in enumerate(entries):
         change = Message("remove {field} {text}", field=words, text=text)
         yield Step(field, text, "", change, RULE_SIZE, apply(frozenset({position})))
@@ -114,7 +114,7 @@ def _selector_options(shape: Shape, rows: Rows) -> Iterator[Step]:
 
 
 def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
-    """Yield a step that drops a single requirement, for each requirement, then one that drops the whole affinity."""
+    """Yield one step for each requirement, which drops only this requirement, then a step without node affinity."""
     terms = shape.node_terms or ()
     field = "spec.affinity.nodeAffinity"
     if sum(len(term.expressions) + len(term.fields) for term in terms) > 1:
@@ -142,7 +142,7 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
 
 
 def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[Step]:
-    """Yield the missing tolerations of each set of taints: smallest sets first, then those of the most nodes."""
+    """Yield steps that add the tolerations missing for a set of taints: small sets first, then sets of many nodes."""
     ids, counts = np.unique(state.columns.field("taint_set")[rows], return_counts=True)
     nodes: dict[tuple[Taint, ...], int] = {}
     for taint_set, count in zip(ids.tolist(), counts.tolist(), strict=True):
@@ -222,7 +222,7 @@ def _with_models(shape: Shape, models: tuple[str, ...]) -> Shape:
 
 
 class _Models:
-    """Relaxation of the accepted GPU models; further models that would also fit are added in one step."""
+    """Relaxation of the accepted GPU models: one step adds the other models with which the pod would fit."""
 
     loosest: Apply = staticmethod(partial(_with_models, models=()))
 

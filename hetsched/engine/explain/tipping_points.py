@@ -34,7 +34,7 @@ _EQUAL = 1e-9
 
 
 def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
-    """Return the margin of the best node and the changes that would end it; None if no node is feasible.
+    """Return the best node's margin and the weight changes with which another node wins; None without a feasible node.
 
     The best node is the first by name among those with the highest total. Call this function before the pod is assumed,
     or on a fork.
@@ -64,7 +64,7 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
 
 
 def _crossings(behind: Floats, steeper: Floats) -> Iterator[tuple[Literal["above", "below"], float, int]]:
-    """Yield, for each side of the weight, the change at which another node overtakes, and that node's index."""
+    """Yield the smallest increase and decrease of the weight at which a node overtakes, each with the node's index."""
     for side, slope in (("above", steeper), ("below", -steeper)):
         gaining = np.flatnonzero(slope > _EQUAL)
         if not gaining.size:

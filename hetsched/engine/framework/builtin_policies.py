@@ -31,13 +31,13 @@ _FILTERS_ONLY = tuple(PluginUse(use.name, weight=0) for use in _FILTERS)
 
 
 def _before(uses: tuple[PluginUse, ...], name: str, *added: PluginUse) -> tuple[PluginUse, ...]:
-    """Insert plugins in front of the named one."""
+    """Return `uses` with the plugins `added` inserted before the plugin `name`."""
     at = [use.name for use in uses].index(name)
     return (*uses[:at], *added, *uses[at:])
 
 
 def _shared(uses: tuple[PluginUse, ...]) -> tuple[PluginUse, ...]:
-    """Add the plugins of a shared cluster to filters; the queue sort keeps the members of a gang together."""
+    """Return `uses` with the plugins of a shared cluster added; the queue sort keeps gang members together."""
     return (PluginUse("gang-sort"), *(use for use in uses if use.name != "priority-sort"), *_SHARED)
 
 

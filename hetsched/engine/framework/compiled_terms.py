@@ -1,4 +1,4 @@
-"""Declarations of a plugin that let the compiled loop run it.
+"""Declarations by which a plugin lets the compiled loop run it.
 
 A plugin declares these attributes of its class:
     compiled_term          its score, as formulas over stretches of nodes
@@ -53,7 +53,7 @@ class FiltersCards(Protocol):
     """Filter for which the loop itself chooses the GPUs (`BuiltinFilter.CARDS`)."""
 
     def card_demand(self, demand: GpuDemand, state: ClusterState) -> CardDemand:
-        """Return the demand, prepared for the facts of a GPU that this filter checks."""
+        """Return the demand reduced to the facts of a GPU that this filter checks."""
 
     @property
     def checks_every_fact(self) -> bool:
@@ -75,8 +75,8 @@ class CompiledTerm(NamedTuple):
     """Score or filter of a plugin as formulas.
 
     `inputs(plugin, request, state, cards)` selects the formula of a shape, with numbers from the plugin's parameters
-    and the result of its PreScore or PreFilter; `cards` is the policy's GPU filter, if any. The result is SKIP if the
-    plugin skips the shape, and None if no formula covers these parameters; the shape is then left to the scheduling
+    and the result of its PreScore or PreFilter; `cards` is the policy's GPU filter, if any. `inputs` returns SKIP if
+    the plugin skips the shape, and None if no formula covers these parameters; the shape is then left to the scheduling
     cycle. Shapes with the same `key` get the same input. `fields` are the fields that a formula reads beyond CPU and
     memory; for `allocatable` these are the resources with measured use; `used` itself is not listed.
     `card_worth(plugin, state)` returns the value of each GPU, (G, N); at most one plugin of a policy may define it.
@@ -92,8 +92,8 @@ class CompiledTerm(NamedTuple):
 class BuiltinFilter(enum.Enum):
     """Filters built into the compiled loop.
 
-    RESOURCES: every requested resource fits into its free amount; a CARDS filter checks GPU resources instead. CARDS:
-    the node has enough GPUs for the demand (`FiltersCards`).
+    RESOURCES: the node has enough of every requested resource, GPUs excepted if the policy has a CARDS filter.
+    CARDS: the node has enough GPUs for the demand (`FiltersCards`).
     """
 
     RESOURCES = "resources"

@@ -4,7 +4,7 @@ The extension points run in the order of the Scheduling Framework: PreFilter, Fi
 NormalizeScore, node selection, Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after
 Reserve runs Unreserve and forgets the assumed pod. In the same cycle, the permit plugins reject the waiting pods that
 depended on this pod. Among nodes with equal total score, the first by name is selected or, if the policy says so, a
-pseudo-random one that depends only on the seed and the pod.
+pseudo-random node that depends only on the seed and the pod.
 Source: Kubernetes documentation, "Scheduling Framework".
 Invariants: a refused pod leaves the state unchanged; the same state, policy and pod give the same outcome.
 """
@@ -119,7 +119,7 @@ class Scheduler:
                 return
 
     def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
-        """Remove the victims and place the pod; restore them if the pod still cannot start immediately."""
+        """Remove the victims and place the pod; restore the victims if the pod still cannot start immediately."""
         placed_pods = self.state.placed_pods
         if all(key in placed_pods and key not in self.waiting_pods.pods for key in eviction.victims):
             outcome.evicted = tuple(placed_pods[key] for key in eviction.victims)
@@ -155,7 +155,7 @@ class Scheduler:
         """Assume `pod` on a row that the caller chose, if all filters accept it and its reservation succeeds.
 
         This does not preempt pods and does not run permit plugins; the caller starts the pod. If `allocation` is given,
-        the pod gets it.
+        it is used instead of a new reservation.
         """
         outcome = Outcome(pod)
         request = outcome.request = self.state.compile(pod)
@@ -173,9 +173,9 @@ class Scheduler:
         return outcome
 
     def reserve(self, request: Request, row: int) -> Allocation | Refusal:
-        """Reserve a row for the pod; return its allocation or a refusal.
+        """Run the Reserve plugins for the pod on a row; return the allocation or a refusal.
 
-        The caller assumes or unreserves the allocation.
+        The caller must then assume or unreserve the allocation.
         """
         allocation = EMPTY
         for position, plugin in enumerate(self.policy.reserves):
@@ -205,7 +205,7 @@ class Scheduler:
             self.waiting_pods.add(outcome, waits)
 
     def settle(self) -> None:
-        """Undo the placements that still wait for a permit; call this when no further gang members can arrive."""
+        """Undo the placements that still wait for a permit. Call this once no further gang members can arrive."""
         for key, waiting_pod in list(self.waiting_pods.pods.items()):
             self.waiting_pods.reject(key, (min(waiting_pod.holders), OTHERS_NOT_PLACED))
         self._undo_rejected()
@@ -217,7 +217,7 @@ class Scheduler:
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Undo a placement, even after later placements, and the placements that waited for it; idempotent.
+        """Undo a placement, even after later placements, and the placements that waited for it. Idempotent.
 
         The pods evicted for it are restored, so undo several placements in reverse order.
         """
@@ -250,7 +250,7 @@ class Scheduler:
         outcome.evicted = ()
 
     def bind(self, outcome: Outcome) -> Refusal | None:
-        """Run the binding cycle of an assumed pod; a refusal undoes the placement.
+        """Run the binding cycle of an assumed pod. If a plugin refuses, the placement is undone.
 
         Under a policy without a Bind plugin the caller writes the binding and records the outcome itself.
         """

@@ -19,10 +19,11 @@ class FunnelStep(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """Complete diagnosis of one unplaced pod; `resolvable` are the rows that preemption could make feasible.
+    """Complete diagnosis of one unplaced pod.
 
-    `waits_for` are the events that may make a node feasible; it is empty if no event can. `candidates` are, for each
-    reason, the first nodes that would fit the pod if they were empty.
+    `resolvable` are the rows of the nodes that preemption could make feasible. `waits_for` are the events that may make
+    a node feasible; it is empty if no event can. `candidates` are, for each reason, the first nodes that would fit the
+    pod if they were empty.
     """
 
     verdict: Verdict

@@ -37,7 +37,7 @@ UNKNOWN_NODE = "are not known to hetsched yet"
 
 
 class FilteredNodes(msgspec.Struct):
-    """Result of the filter call: feasible nodes, nodes rejected for now, and nodes where preemption cannot help."""
+    """Result of the filter call: feasible nodes, and nodes where preemption may (`rejected`) or cannot help."""
 
     feasible: list[str] = []
     rejected: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""The extension points: methods, parameters, and the data that the result of a plugin depends on.
+"""The extension points, and the data that a plugin's result depends on.
 
-A plugin serves exactly the points whose methods it has; `plugin_interfaces` describes them. Names and order are those
-of the Kubernetes Scheduling Framework: QueueSort | PreFilter, Filter, PostFilter, PreScore, Score, NormalizeScore,
-Reserve, Permit | PreBind, Bind, PostBind; Unreserve undoes Reserve.
+A plugin implements exactly the extension points whose methods it has; `plugin_interfaces` describes them. Names and
+order are those of the Kubernetes Scheduling Framework: QueueSort | PreFilter, Filter, PostFilter, PreScore, Score,
+NormalizeScore, Reserve, Permit | PreBind, Bind, PostBind; Unreserve undoes Reserve.
 Source: Kubernetes documentation, "Scheduling Framework" (stable since 1.19).
 """
 

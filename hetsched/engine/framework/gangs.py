@@ -1,10 +1,11 @@
 """Gangs: pods that start together or not at all.
 
-Two gangs that each reserve half of the resources they need would deadlock. A rejected gang therefore reserves nothing,
-and its other members are not tried. The state tracks which members are placed, by any scheduler. A caller that has the
-complete queue *announces* it, so that the remaining members are known. A gang is rejected as soon as its placed and
-untried members together are fewer than the minimum, and remains rejected until the next announcement. The first member
-without a feasible node is recorded with its reasons. Without an announcement, members are registered as they arrive.
+Two gangs that each reserve half of the resources that they need would deadlock. A rejected gang therefore reserves
+nothing, and its other members are not tried. The state tracks which members are placed, by any scheduler. A caller that
+has the complete queue *announces* it, so that the remaining members are known. A gang is rejected as soon as its placed
+and untried members together are fewer than the minimum, and remains rejected until the next announcement. The first
+member without a feasible node is recorded with its reasons. Without an announcement, members are registered as they
+arrive.
 Source: Kubernetes scheduler-plugins, KEP-2 and KEP-42 (coscheduling).
 Invariants: `placed` equals a full scan of the placed pods; a copy of the registry has the placed members but no
 announcement.
@@ -27,7 +28,7 @@ def gang_key(pod: PodSpec) -> str | None:
 
 
 def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
-    """Move the members of each gang directly behind its first one; all other pods keep their order."""
+    """Return `pods` with the members of each gang directly behind its first member; other pods keep their order."""
     gangs: dict[str, list[PodSpec]] = {}
     for pod in pods:
         if pod.gang is not None:
@@ -64,7 +65,7 @@ class GangMembers:
         self._known: dict[Shape, Verdict] = {}
 
     def has_failed(self, shape: Shape) -> bool:
-        """Return whether an earlier member of this shape had no feasible node."""
+        """Return whether a member of this shape was tried and had no feasible node."""
         return shape in self._known
 
     def missed(self, pod: PodSpec, diagnosis: Diagnosis | None) -> None:
@@ -77,7 +78,7 @@ class GangMembers:
 
 
 class Gangs:
-    """Registry of PodGroups: the placed members of each gang, and its members in the queue, if that was registered."""
+    """Registry of PodGroups: the placed members of each gang, and its members in the queue that was registered."""
 
     def __init__(self) -> None:
         self.placed: dict[str, set[str]] = {}
@@ -119,7 +120,7 @@ class Gangs:
                 group.untried.discard(pod.key)
 
     def group_of(self, pod: PodSpec) -> GangMembers | None:
-        """Return the registry entry of an announced member, or None."""
+        """Return the members of the pod's gang in the announced queue, or None if the pod was not announced."""
         group = self.groups.get(gang_key(pod) or "")
         return group if group is not None and pod.key in group.members else None
 

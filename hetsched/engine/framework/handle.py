@@ -1,6 +1,7 @@
 """Interface of a scheduler for explanations and PostFilter attempts.
 
-The scheduling cycle calls both; this protocol avoids circular imports. The name is that of the Scheduling Framework.
+The scheduling cycle calls explanations and PostFilter plugins; this protocol avoids circular imports. The name is that
+of the Scheduling Framework.
 """
 
 from __future__ import annotations

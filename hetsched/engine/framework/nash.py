@@ -2,7 +2,7 @@
 
 A node with full CPU and idle network wastes its network capacity. A score over one or two resources cannot detect this;
 a score over all four can. Over the resources k (CPU, memory, network, disk) that the node has, C_k > 0:
-    u_k = used_k / C_k, clamped to 0-1     used: measured if a fresh sample exists, else requested
+    u_k = used_k / C_k, clamped to 0-1     used_k is measured if a fresh sample exists, else requested
     mu  = mean of u_k                      B = mean of (u_k - mu)^2, `variance`, or its root, `std`
     S   = 1 - B                            the node's utility; one resource or none -> 1
 The nodes are players; the Nash bargaining solution maximises the product of their utilities. A placement changes only
@@ -35,7 +35,7 @@ _QUANTA = 1e9  # 1 / _QUANTUM
 
 
 class FourResources(NamedTuple):
-    """The resources, out of the four, that the cluster has: positions in `used`, rows of `allocatable`; (k,) each."""
+    """Which of the four resources the cluster has: positions in `used` and rows of `allocatable`, (k,) each."""
 
     used: Rows
     allocatable: Rows
@@ -45,7 +45,7 @@ CPU_AND_MEMORY = FourResources(np.array([0, 1], np.intp), np.array([0, 1], np.in
 
 
 def resources_of(state: ClusterState) -> FourResources:
-    """Find the four resources in a cluster's columns."""
+    """Return which of the four resources the cluster's columns contain."""
     known = [
         (i, state.resources.index[name]) for i, name in enumerate(USAGE_RESOURCES) if name in state.resources.index
     ]
@@ -53,14 +53,14 @@ def resources_of(state: ClusterState) -> FourResources:
 
 
 def capacity(nodes: Window, resources: FourResources) -> Ints:
-    """Return the capacity of each node, shape (k, n); 0 for resources that it lacks."""
+    """Return the capacity of each node, shape (k, n); 0 for resources that the node lacks."""
     return nodes.static("allocatable").take(resources.allocatable, axis=0)
 
 
 def used(nodes: Window, resources: FourResources) -> Ints:
     """Return the usage of each node, shape (k, n): measured, or requested if there is no measurement.
 
-    A sample may be lower than the expected use of the pods deleted since; the result is clamped at 0.
+    The expected use of pods deleted since the sample may exceed the sample; the result is clamped at 0.
     """
     in_use: Ints = np.maximum(_rows(nodes.load("used"), resources.used), 0)
     return in_use
@@ -83,7 +83,7 @@ def _requests(request: Request, nodes: Window, resources: FourResources) -> Ints
 
 
 def _rows(field: Ints, rows: Rows) -> Ints:
-    """Return the given rows of a field; the usual case of all rows returns the field without a copy."""
+    """Return the given rows of a field; if these are all rows, the usual case, the field is not copied."""
     return field if len(rows) == len(field) else field[rows]
 
 

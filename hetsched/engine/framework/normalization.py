@@ -1,7 +1,7 @@
-"""Map raw scores to 0-100 by the largest one.
+"""Map raw scores to 0-100 relative to the largest raw score.
 
-Formula: floor(100 * score / largest over the feasible nodes), or 100 minus that if less is better. If the largest is
-0, every node gets 0, or 100 if less is better.
+Formula: floor(100 * score / largest), where `largest` is the largest score of a feasible node. If less is better, the
+result is 100 minus this value. If `largest` is 0, every node gets 0, or 100 if less is better.
 Source: kube-scheduler's DefaultNormalizeScore (plugins/helper/normalize_score.go).
 """
 

@@ -15,9 +15,9 @@ from .status import Eviction, Refusal
 class Outcome(msgspec.Struct, eq=False, gc=False):
     """Result of one scheduling cycle.
 
-    `node` is None if the pod is not placed. `is_waiting` is true if it is assumed but waits for a permit. `request` is
-    set if the cycle compiled a request. If no node fits, `eviction` names the pods that could be preempted. A scheduler
-    that evicts removes these pods, stores the removed pods in `evicted` and places the pod.
+    `node` is None if the pod is not placed. `is_waiting` is true if the pod is assumed but waits for a permit.
+    `request` is set if the cycle compiled a request. If no node fits, `eviction` names the pods that could be
+    preempted. A scheduler that evicts removes these pods, stores them in `evicted` and places the pending pod.
     """
 
     pod: PodSpec

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 class QueueSort(Protocol):
     def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
-        """Order pending pods, smallest first; submission order breaks ties."""
+        """Return the sort key of a pending pod: smaller keys are scheduled first, equal keys in submission order."""
 
 
 class PreFilter(Protocol):
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal | Rows:
-        """Prepare `request.memo`; return SKIP to skip `filter`, rows to limit the nodes, a refusal to end the cycle."""
+        """Prepare `request.memo`; return SKIP to skip `filter`, rows to limit the nodes, or a refusal."""
 
 
 class Filter(Protocol):
@@ -56,7 +56,7 @@ class Score(Protocol):
 
 class NormalizeScore(Protocol):
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
-        """Map the raw scores of all nodes to 0-100, based on the feasible ones."""
+        """Map the raw scores of all nodes to 0-100, relative to the scores of the feasible nodes."""
 
 
 class Reserve(Protocol):
@@ -64,7 +64,7 @@ class Reserve(Protocol):
         """Select the exact GPUs, zones and CPUs on the selected node."""
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
-        """Undo `reserve`; called for every later failure, possibly several times."""
+        """Undo `reserve`. Called if a later step fails, possibly several times for one pod."""
 
 
 class Permit(Protocol):
@@ -92,7 +92,7 @@ class PostBind(Protocol):
 
 @runtime_checkable
 class ArrangesQueue(Protocol):
-    """Queue order that depends on placements."""
+    """QueueSort plugin whose order depends on earlier placements."""
 
     def arrange(
         self, pods: Sequence[PodSpec], state: ClusterState, placed: Callable[[PodSpec], bool]
@@ -102,7 +102,7 @@ class ArrangesQueue(Protocol):
 
 @runtime_checkable
 class KeepsGangsTogether(Protocol):
-    """Queue order that can keep the members of each gang together."""
+    """QueueSort plugin that can keep the members of each gang together."""
 
     @property
     def together(self) -> bool:
@@ -111,7 +111,7 @@ class KeepsGangsTogether(Protocol):
 
 @runtime_checkable
 class OrdersByPriority(Protocol):
-    """Queue order that can be by priority, then submission, except that gang members may follow their first member."""
+    """QueueSort plugin that can order by priority, then submission; gang members may follow their first member."""
 
     @property
     def by_priority(self) -> bool:
@@ -132,7 +132,7 @@ class WantsMix(Protocol):
 
     @property
     def wants_mix(self) -> bool:
-        """Return whether a plugin with these parameters reads the mix; a state without a mix gets that of its pods."""
+        """Return whether a plugin with these parameters reads the mix (default: the mix of the placed pods)."""
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ class MeasuresUse(Protocol):
 
 @runtime_checkable
 class CountsZoneMemory(Protocol):
-    """Plugin that selects NUMA zones."""
+    """Plugin that selects NUMA zones and may count memory by zone."""
 
     @property
     def counts_zone_memory(self) -> bool:
@@ -206,12 +206,12 @@ class HandlesPods(Protocol):
     """Plugin that cannot affect most pods in the current state; the compiled loop places these without the plugin."""
 
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
-        """Return a predicate for the pods that the plugin can affect now, None for no pods; called once per batch."""
+        """Return a predicate for the pods that the plugin can affect now, None if there are none; once per batch."""
 
 
 @runtime_checkable
 class OnMissed(Protocol):
-    """Permit plugin with waiting pods that depend on a pod without a feasible node."""
+    """Permit plugin that is notified if no feasible node is found for a pod, because waiting pods may depend on it."""
 
     def missed(self, request: Request, room: WaitingPods, diagnose: Callable[[], Diagnosis]) -> None:
         """Allow or reject waiting pods after no node was found for a pod and no pods were preempted for it."""
@@ -219,7 +219,7 @@ class OnMissed(Protocol):
 
 @runtime_checkable
 class OnWithdrawn(Protocol):
-    """Permit plugin with waiting pods that depend on a placement that was undone."""
+    """Permit plugin that is notified if a placement is undone, because waiting pods may depend on it."""
 
     def withdrawn(self, request: Request, room: WaitingPods) -> None:
         """Allow or reject waiting pods after a placement was undone."""

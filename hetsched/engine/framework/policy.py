@@ -97,7 +97,10 @@ class ActivePlugin:
 
 
 class Policy:
-    """Compiled policy; immutable once built. `formulas` are those of all plugins of its registry."""
+    """Compiled policy; immutable once built.
+
+    `formulas` are the formulas of all plugins of the registry, including plugins that the policy does not list.
+    """
 
     def __init__(self, spec: PolicySpec, plugins: list[ActivePlugin], formulas: tuple[Formula, ...]) -> None:
         self.spec = spec
@@ -144,7 +147,7 @@ class Policy:
         return tuple(plugin for plugin in self.plugins if plugin.serves(point))
 
     def sort_key(self, pod: PodSpec) -> tuple[Any, ...]:
-        """Order pending pods; callers keep submission order among equals (sort is stable)."""
+        """Return the sort key of a pending pod; callers sort stably, so equal keys keep their submission order."""
         if self._sorter is None:
             return (-pod.priority,)
         key: tuple[Any, ...] = self._sorter.sort_key(pod)

@@ -1,7 +1,7 @@
 """Input of PostFilter plugins for a pod that fits no node now, and the trials that the plugins may run.
 
-The policy's own filters decide whether an eviction would help. `fits` runs all of them on one row of the current
-state, so a plugin may remove pods, call it, and restore them; `possible` runs the row-scoped ones on rows with a
+The policy's own filters decide whether an eviction would help. `fits` runs all of them on one row of the current state,
+so a plugin may remove pods, call it, and restore them; `possible` runs the row-scoped filters on rows with a
 hypothetical load. Evictions do not change facts, so cached STATIC results are used. The diagnosis is computed on first
 access: it costs two full evaluations.
 """
@@ -25,7 +25,7 @@ from .status import SKIP, Eviction, Refusal
 
 
 class Attempt:
-    """One refused request on one scheduler's state."""
+    """A request that fits no node of one scheduler's state, with the trials that PostFilter plugins may run."""
 
     def __init__(self, scheduler: Handle, request: Request) -> None:
         self._scheduler = scheduler
@@ -39,7 +39,7 @@ class Attempt:
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """Diagnosis: why no node fits."""
+        """The diagnosis of the pod, which states why no node fits."""
         return diagnose(self._scheduler, self._request.pod)
 
     @property
@@ -76,7 +76,7 @@ class Attempt:
         return True
 
     def local(self) -> bool:
-        """Return whether no cluster-scoped filter applies to the pod, so that a node's own state decides if it fits."""
+        """Return whether no cluster-scoped filter applies to the pod, so that its fit depends on the node alone."""
         request, state = self._request, self._scheduler.state
         return all(
             plugin.serves("pre-filter") and plugin.instance.pre_filter(request, state) is SKIP

@@ -101,7 +101,7 @@ def waits_for(
 
 
 def for_scheduling_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
-    """Return the wait for the removal of a pod's scheduling gates."""
+    """Return the wait condition of a gated pod: the removal of its scheduling gates."""
     several = "the pod's scheduling gates {names} to be removed"
     one = "the pod's scheduling gate {name} to be removed"
     text = Message(several, names=joined(", ", pod.gates)) if len(pod.gates) > 1 else Message(one, name=pod.gates[0])
@@ -109,7 +109,7 @@ def for_scheduling_gates(pod: PodSpec) -> tuple[WaitsFor, ...]:
 
 
 def for_anything(plugin: str, text: Message) -> tuple[WaitsFor, ...]:
-    """Return a wait for any event, plus periodic retries, because the helpful event is unknown."""
+    """Return a wait condition for any event and for periodic retries, used if the helpful events are unknown."""
     return (_wait(plugin, ANYTHING, text),)
 
 

@@ -34,7 +34,7 @@ PROPERTIES = ("cards", "isa", "size")
 
 
 class Rarity(msgspec.Struct, frozen=True):
-    """Rarity of each node: the rare rows by property, and how many nodes could replace each row by ISA."""
+    """Rarity of the nodes: the rare rows by property, and how many nodes cover the instruction set of each row."""
 
     rows: dict[str, frozenset[int]]
     replacements: list[int]
@@ -89,7 +89,7 @@ def needs(shape: Shape, row: int, rarity: Rarity, state: ClusterState) -> frozen
 
 
 def _runs_on(demand: IsaDemand | None, state: ClusterState) -> int:
-    """Return the number of nodes on which a demand runs."""
+    """Return the number of nodes that can run an ISA demand."""
     if demand is None or not (demand.is_stated or demand.images):
         return len(state.reports)
     known: dict[IsaDemand, int] = state.once("rarity-runs-on", dict)
@@ -109,7 +109,7 @@ class RareDemand(NamedTuple):
 
 
 def needed_by(row: int, candidates: Sequence[RareDemand], rarity: Rarity, state: ClusterState) -> dict[str, str]:
-    """Return, by rare property of the node, the first of these pods that needs it and could run on the node."""
+    """Return, for each rare property of the node, the first candidate that needs it and could run on the node."""
     found: dict[str, str] = {}
     for candidate in candidates:
         if candidate.can_run[row]:

@@ -243,7 +243,7 @@ def load_registry() -> Registry:
 
     Raises: PluginError, naming the file, for an invalid or duplicate plugin.
     """
-    from hetsched.engine import plugins as builtin  # imported here, because it imports this module
+    from hetsched.engine import plugins as builtin  # imported here because the plugins import this module
 
     found: dict[str, PluginInfo] = {}
     names = sorted(module.name for module in pkgutil.walk_packages(builtin.__path__, f"{builtin.__name__}."))

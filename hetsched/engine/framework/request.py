@@ -20,7 +20,7 @@ _WIDTH = 100
 
 
 def width(shape: Shape) -> int:
-    """Return the cost of a shape in memory and time, in ordinary shapes, from its number of node requirements."""
+    """Return the cost of a shape in memory and time as a number of ordinary shapes; it grows with node requirements."""
     terms = [*(shape.node_terms or ()), *(preferred.term for preferred in shape.preferred_nodes)]
     stated = len(shape.node_selector) + sum(len(term.expressions) + len(term.fields) for term in terms)
     return 1 + stated // _WIDTH

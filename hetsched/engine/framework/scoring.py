@@ -256,9 +256,9 @@ class Evaluator:
 
 
 def scores_taking_part(policy: Policy, request: Request, state: ClusterState) -> list[ActivePlugin]:
-    """Return the score plugins that take part for a request; if a plugin's PreScore returns ALONE, only that one.
+    """Return the score plugins that take part for a request; if a plugin's PreScore returns ALONE, only that plugin.
 
-    PreScore of cluster-scoped plugins runs later.
+    The PreScore of cluster-scoped plugins runs later.
     """
     chosen: list[ActivePlugin] = []
     for plugin in policy.scores:

@@ -46,9 +46,9 @@ ALLOW = Allow.ALLOW
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Make the placement wait until another component allows it, at most until `until_seconds` on the caller's clock.
+    """Permit result: the placement waits for a later approval, at most until `until_seconds` on the caller's clock.
 
-    `late` is the refusal that the timeout reports, if any.
+    `late` is the refusal to report after a timeout, if any.
     """
 
     until_seconds: float

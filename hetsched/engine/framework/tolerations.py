@@ -40,5 +40,5 @@ def repelling(tolerations: tuple[Toleration, ...], taints: Iterable[Taint]) -> T
 
 
 def tolerated_sets(tolerations: tuple[Toleration, ...], taint_sets: Iterable[tuple[Taint, ...]]) -> Bools:
-    """Return, per distinct taint set, whether the pod may run on a node with that set."""
+    """Return a mask over the taint sets: True if the tolerations allow the pod on a node with that set."""
     return np.array([repelling(tolerations, taints) is None for taints in taint_sets], np.bool_)

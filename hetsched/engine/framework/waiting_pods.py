@@ -32,7 +32,7 @@ class WaitingPod:
 
     @property
     def timeout_refusal(self) -> tuple[str, Refusal] | None:
-        """Return the plugin whose Wait times out first, and the `late` refusal of that Wait; None if it has none."""
+        """Return the plugin whose Wait times out first, and its `late` refusal; None if that Wait has no `late`."""
         name, wait = min(self.waits.items(), key=lambda item: item[1].until_seconds)
         return None if wait.late is None else (name, wait.late)
 
@@ -52,7 +52,7 @@ class WaitingPods:
         self.pods[outcome.pod.key] = WaitingPod(outcome, waits)
 
     def allow(self, key: str, plugin: str) -> None:
-        """End the Wait of `plugin` for `key`."""
+        """End the Wait of `plugin` for the pod `key`; the pod is allowed once no other plugin makes it wait."""
         waiting_pod = self.pods.get(key)
         if waiting_pod is not None:
             waiting_pod.holders.discard(plugin)
@@ -74,7 +74,7 @@ class WaitingPods:
             self.to_undo.append(waiting_pod.outcome)
 
     def expire(self, now_seconds: float) -> None:
-        """Reject all placements whose timeout has passed."""
+        """Reject all placements whose timeout has passed at `now_seconds`, and store this time."""
         self.now_seconds = now_seconds
         for key in [key for key, waiting_pod in self.pods.items() if waiting_pod.until_seconds <= now_seconds]:
             self.reject(key, self.pods[key].timeout_refusal)

@@ -1,7 +1,7 @@
 """GPU eligibility: which GPUs of a node satisfy a demand.
 
-A GPU is eligible if it has the requested share free and satisfies every requested fact. The plugin `gpu-fit` states
-the complete rule and decides by it; `numa-fit` uses it to find the zones of eligible GPUs.
+A GPU is eligible if it has the requested share free and satisfies every requested fact. The plugin `gpu-fit` documents
+and applies the complete rule; `numa-fit` uses it to find the zones of eligible GPUs.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class CardDemand:
         return fits
 
     def with_memory(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return the (G, n) mask of GPUs with the requested memory."""
+        """Return the (G, n) mask of GPUs whose total memory is at least the requested memory."""
         return _at_least(nodes.static("card_memory"), self.demand.memory_mib, unknown=unknown)
 
     def with_cores(self, nodes: Window, *, unknown: bool) -> Bools:
-        """Return the (G, n) mask of GPUs with the requested cores."""
+        """Return the (G, n) mask of GPUs that have at least the requested cores."""
         return _at_least(nodes.static("card_cores"), self.demand.cores, unknown=unknown)
 
 

@@ -65,7 +65,7 @@ class DemandMix:
 
 
 def published_mix(state: ClusterState) -> DemandMix:
-    """Return the state's mix as in FGD's simulator: pods with equal CPU and GPU requests count as one shape."""
+    """Return the state's mix as in FGD's simulator: pods with equal CPU and GPU requests are one shape."""
 
     def make() -> DemandMix:
         alike: dict[tuple[int, GpuDemand | None], tuple[Shape, int]] = {}
@@ -80,7 +80,7 @@ def published_mix(state: ClusterState) -> DemandMix:
 
 
 def whole_mix(state: ClusterState) -> DemandMix:
-    """Return the demand mix of the state with all resources that its shapes request."""
+    """Return the demand mix of the state with all resources that the shapes of its workload mix request."""
     return state.once("whole-mix", lambda: demand_mix(normalized(state.mix), state))
 
 
@@ -91,7 +91,7 @@ def demand_mix(typical: Sequence[tuple[Shape, float]], state: ClusterState) -> D
 
 
 def normalized(mix: Mix) -> list[tuple[Shape, float]]:
-    """Return the typical shapes with shares that add up to 1."""
+    """Return the typical shapes of a mix, with their shares scaled to a sum of 1."""
     typical = mix.typical()
     total = sum(share for _, share in typical)
     return [(shape, share / total) for shape, share in typical]
@@ -134,8 +134,9 @@ class FragmentationTrial:
     def gains(self, nodes: Window, usable: Bools | None = None) -> tuple[Floats, Ints]:
         """Return the largest gain of each row, and the index of the shared GPU that achieves it, both (n,).
 
-        The gain is the decrease, in milli, of F and of the `fill` values of the GPUs' free milli; in the published form
-        it is the score 0-100. The index is -1 if there is no choice. `usable` (G, n) limits the GPUs to consider.
+        The gain, in milli, is the decrease of F plus the decrease of the `fill` values of the GPUs' free milli. In the
+        published form it is a score of 0-100 instead. The index is -1 if the pod does not share a GPU or does not fit.
+        `usable` (G, n) limits the GPUs to consider.
         """
         from .fragmentation_kernel import gains
 
@@ -152,7 +153,10 @@ class FragmentationTrial:
         return gain, card
 
     def prefer(self, request: Request, row: int, state: ClusterState) -> None:
-        """Prefer the row's shared GPU with the largest gain, if possible among those that an earlier plugin prefers."""
+        """Make later plugins prefer the GPU with the largest gain for a shared pod (`request.near_cards`).
+
+        If possible, the GPU is one that an earlier plugin prefers.
+        """
         if self.cards is None or self.cards.whole:
             return
         node = Window(state.columns, np.array([row], np.intp))
@@ -172,7 +176,7 @@ def fragmented(state: ClusterState) -> bool:
 
 
 def expected_unused(mix: Mix) -> Floats:
-    """Return (1001,) W(f): the milli of a GPU with f free milli that pods of the mix are expected not to use.
+    """Return W, shape (1001,): W[f] is the milli that the mix is expected to leave unused on a GPU with f free milli.
 
     Pods arrive at random, and each pod that fits is placed, until no pod fits. W(f) = f if no size fits, else the mean
     of W(f - size) over the sizes that fit, weighted by the number of requested GPUs of each size. Only the most

@@ -1,7 +1,7 @@
 """Compiled arithmetic of `fragmentation`.
 
-Plain loops over rows, GPUs and shapes of the mix; equal GPUs of a node are tried once. `_lost` is F of one row,
-inlined into its callers, because passing arrays costs more than the loop.
+Plain loops over rows, GPUs and shapes of the mix; equal GPUs of a node are tried once. `_lost`, which computes F of one
+row, is inlined into its callers, because passing arrays costs more than its loop.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def gains(
     free: Any, models: Any, left: Any, usable: Any, asked: Any, asked_count: int, asked_milli: int, needs: Any,
     count: Any, milli: Any, accepted: Any, share: Any, fill: Any, published: bool, gain: Any, chosen: Any,
 ) -> None:  # fmt: skip
-    """Write each row's best gain to `gain` (0 if the pod does not fit), the first shared GPU with it to `chosen`."""
+    """Write each row's best gain to `gain`, 0 if the pod does not fit.
+
+    For a shared pod, write the index of the first GPU with this gain to `chosen`.
+    """
     cards, room = np.empty(free.shape[0], np.int64), np.empty(left.shape[0], np.int64)
     shared = asked_count == 1 and asked_milli < WHOLE_CARD_MILLI
     for row in range(free.shape[1]):

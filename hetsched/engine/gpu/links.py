@@ -55,7 +55,10 @@ def link_table(cards: Sequence[GpuCard]) -> Table | None:
 
 @lru_cache(maxsize=16384)
 def best_linked(table: Table, candidates: tuple[int, ...], near: frozenset[int], count: int) -> tuple[int, ...]:
-    """Choose `count` of the ascending `candidates`, which must be at least as many; those in `near` come first."""
+    """Return the `count` best linked of at least `count` candidates, GPU indexes in ascending order.
+
+    Candidates in `near` are chosen before all other candidates.
+    """
     inside = tuple(card for card in candidates if card in near)
     if len(inside) >= count:
         return _best(table, (), inside, count)

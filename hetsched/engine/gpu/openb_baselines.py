@@ -1,7 +1,7 @@
 """CPU and GPU in the units of the openb study's baselines: two numbers between 0 and 1.
 
-A pod's requests and a node's free capacity are divided by the largest node of the cluster; a node's GPU is the free
-milli of all its GPUs together.
+A pod's requests and a node's free capacity are divided by the largest node of the cluster; the GPU value of a node is
+the free milli of all its GPUs together.
 Source: Weng et al. (USENIX ATC 2023), whose simulator divides by 128 cores and 8 GPUs, its largest node.
 """
 

@@ -6,7 +6,8 @@ A native requirement is compared with the node's native ISA. A requirement that 
 node's emulators (`cross-isa`: with its cross toolchains; label QEMU: with both). `passes` sets the order:
     native-first  native outranks emulated, and a pod without a native requirement may still run natively;
     qemu-first    emulation outranks native, and a pod without a native requirement runs only where it is emulated.
-A pod that runs natively on the selected node is granted native, whichever pass found the node.
+Under `qemu-first`, a pod for which an emulator was found is granted native execution if the node can natively run the
+same requirement.
 
 `mode` sets how strings are compared: `lattice` uses the implications of extensions; `paper` compares the letters of
 two RISC-V labels and searches other labels as substrings of the node's, as published, and falls back to the lattice
@@ -76,7 +77,7 @@ class IsaParams(Params, frozen=True):
 
 
 class Run(NamedTuple):
-    """How a pod's ISA demand runs on a node; if it does not, the texts are empty and the affinity is 0."""
+    """How a pod's ISA demand runs on a node; if it cannot run, the texts are empty and the affinity is 0."""
 
     rank: int
     mode: str = ""
@@ -156,7 +157,7 @@ def _images_gap(demand: IsaDemand, offer: IsaReport) -> Refusal | None:
 
 
 def _emulators_gap(demand: IsaDemand, offer: IsaReport) -> tuple[Message, ...]:
-    """Return what the nearest emulator or toolchain of the required architecture lacks; empty if there is none."""
+    """Return what the nearest emulator or toolchain of the required architecture lacks, else nothing."""
     gaps: list[tuple[int, tuple[str, ...]]] = []
     for text, offers, _ in _emulated_needs(demand, offer):
         for offered in map(offered_isa, offers if text else ()):
@@ -192,7 +193,7 @@ def _native(mode: Mode, passes: Passes, demand: IsaDemand, offer: IsaReport) -> 
 
 
 def _emulated(mode: Mode, demand: IsaDemand, offer: IsaReport) -> Run | None:
-    """Return the closest matching emulator or toolchain, or the first of equally close ones."""
+    """Return the run with the best matching emulator or toolchain (in a tie, the first), or None if none matches."""
     found: Run | None = None
     for text, offers, runs_images in _emulated_needs(demand, offer):
         for offered in offers if text else ():
@@ -222,7 +223,7 @@ def _natively_if_possible(mode: Mode, emulated: Run, demand: IsaDemand, offer: I
 
 
 def _affinity(mode: Mode, required: str, offered: str) -> float | None:
-    """Return the affinity, 0-1, or None if the offer does not cover the requirement."""
+    """Return how closely an offered ISA matches a required one, 0-1, or None if it does not cover the requirement."""
     if mode == "paper":
         if is_letters(required) and is_letters(offered):
             return paper_affinity(required, offered)
@@ -252,7 +253,10 @@ def _native_needs(passes: Passes, demand: IsaDemand) -> list[str]:
 
 
 def _emulated_needs(demand: IsaDemand, offer: IsaReport) -> list[tuple[str, tuple[str, ...], bool]]:
-    """Return (requirement, ISAs that the node has for it, True for emulators, which also run the pod's images)."""
+    """Return the requirements that allow emulation, each with the node's ISAs for it and whether these run images.
+
+    Emulators run the pod's images, cross toolchains do not. A requirement that the pod does not state is empty.
+    """
     return [
         (demand.emulated, offer.emulated, True),
         (demand.cross, offer.cross, False),

@@ -46,7 +46,7 @@ def may_have(offer: IsaReport, required: Isa) -> bool:
 
 
 def missing_features(offer: IsaReport, required: Isa) -> tuple[str, ...]:
-    """Return the required features, or else the levels, that a node with a lower bound is known to lack."""
+    """Return the required features that a node with a lower bound is known to lack, or else the lacking levels."""
     features = tuple(name for name in offer.absent if name in required.needed)
     levels = (name for name in offer.absent if _is_level(name) and required_isa(name).extensions <= required.needed)
     return features or tuple(levels)

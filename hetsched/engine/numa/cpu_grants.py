@@ -1,4 +1,4 @@
-"""CPU selection for a pod on a row, and the other pods on its cores.
+"""CPU selection for a pod on a node, and the other pods on the cores of its CPUs.
 
 `pinned` chooses from the unassigned, unreserved CPUs of a zone, in the order of `cpu_selection`. The `shared` pool of a
 zone contains all CPUs except reserved CPUs and the exclusive CPUs of a pod. It includes the CPUs of `immovable` pods:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pinned(state: ClusterState, row: int, position: int, count: int, order: str, profile: str) -> list[int] | None:
-    """Choose CPUs of one zone for a pod of a load profile, or None if the zone does not name its CPUs."""
+    """Return `count` free CPUs of a zone for a pod with a load profile, or None if the zone does not name its CPUs."""
     free = state.zones.free_cpus(row, position)
     if free is None:
         return None
@@ -40,7 +40,7 @@ def pinned(state: ClusterState, row: int, position: int, count: int, order: str,
 
 
 def shared(state: ClusterState, row: int, position: int) -> frozenset[int] | None:
-    """Return the shared CPUs of one zone, or None if the zone does not name its CPUs."""
+    """Return the CPUs in the shared pool of one zone, or None if the zone does not name its CPUs."""
     usable = state.zones.nodes[row].usable[position]
     if usable is None:
         return None

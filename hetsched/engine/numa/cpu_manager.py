@@ -1,12 +1,12 @@
 """CPU selection of the static CPU manager: the kubelet's `takeByTopology`, over sets of bits.
 
-A set of CPUs is an int: bit i is the i-th CPU of the topology, by ascending id. Zones are NUMA nodes, by position.
-When packed (the default), the accumulator takes parts of the available CPUs in this order, as long as a part is not
-larger than the number of CPUs still needed:
+A set of CPUs is an int: bit i is the i-th CPU of the topology, by ascending id. Zones are NUMA nodes, by position. When
+packed (the default), the accumulator takes parts of the available CPUs in this order. It skips a part with more CPUs
+than are still needed:
     whole free sockets, then whole free NUMA nodes (nodes first if there are not more nodes than sockets),
     with `prefer-align-cpus-by-uncorecache` whole last-level cache groups, then one group with the remaining CPUs,
     whole free cores, then single threads.
-Each level is sorted by its number of available CPUs, then by id, inside the sorted order of the levels above it.
+The parts of a level are sorted by number of available CPUs, then by id, within the order of the levels above.
 When distributed (`distribute-cpus-across-numa`), the request is divided into equal parts, in multiples of a group (1
 CPU, or the threads of a core under `full-pcpus-only`), over the smallest possible number of NUMA nodes. Among such sets
 of nodes, the one that leaves the free CPUs most evenly distributed is used, measured by their standard deviation over
@@ -290,7 +290,10 @@ def _packed_in(topology: Topology, available: int, count: int, strategy: Strateg
 def _best_combination(
     zones: Sequence[int], free: dict[int, int], size: int, count: int, group: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the nodes that share the CPUs, and those that take the remainder; the first of equally even ones."""
+    """Return the NUMA nodes that share the CPUs most evenly, and those of them that take the remainder.
+
+    In a tie, the first combination is returned; None if no combination has enough CPUs.
+    """
     best: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     balance = inf
     part = count // size // group * group
@@ -311,7 +314,10 @@ def _best_combination(
 def _best_remainder(
     chosen: Sequence[int], after: dict[int, int], left: int, group: int
 ) -> tuple[float, tuple[int, ...]]:
-    """Return the smallest deviation of the free CPUs, and the chosen nodes that take the remaining CPUs."""
+    """Return the smallest standard deviation of the free CPUs, and the chosen NUMA nodes with which it is reached.
+
+    These nodes take the `left` CPUs, which remain after equal parts were taken from all chosen nodes.
+    """
     if not left:
         return _deviation(after.values()), ()
     able = [zone for zone in chosen if after[zone] >= group]

@@ -77,11 +77,11 @@ class KubeletAdmission:
         return admission if admission._matters.any() else None
 
     def verdicts(self, nodes: Window) -> tuple[Rows, list[KubeletVerdict]]:
-        """Return the rows of a window whose kubelet may reject the pod, with their verdicts."""
+        """Return the rows of a window whose kubelets may reject the pod, with the predicted verdict of each."""
         return self._each(nodes, verdict)
 
     def reasons(self, nodes: Window) -> tuple[Rows, list[str]]:
-        """Return the rows of a window whose kubelet may reject the pod, and the error of each, empty if it admits."""
+        """Return the rows of a window whose kubelets may reject the pod, with the predicted error, "" for admission."""
         return self._each(nodes, reason)
 
     def _each(self, nodes: Window, ask: Callable[..., T]) -> tuple[Rows, list[T]]:
@@ -155,7 +155,7 @@ class KubeletAdmission:
 
 
 def predicted(state: AdmissionState, row: int, shape: Shape) -> tuple[ZoneGrant, ...]:
-    """Return the zones that a row's kubelet would assign to a pod, empty if it would reject it."""
+    """Return the zones that the node's kubelet would assign to a pod, empty if it would reject the pod."""
     admission = KubeletAdmission.of(shape, state)
     facts = state.zones.nodes.get(row)
     if admission is None or facts is None:

@@ -111,7 +111,7 @@ class CpuManager:
         return UNEXPECTED_ADMISSION_ERROR if asked > (self.available | self.reusable).bit_count() else ""
 
     def take(self, asked: int, affinity: int, init: bool) -> None:
-        """Take CPUs inside the affinity (with `align-by-socket`, inside its sockets), then any others."""
+        """Take CPUs inside the affinity (with `align-by-socket`, inside its sockets), then any other available CPUs."""
         if not asked or not self.topology.cpus:
             return
         topology = self.topology
@@ -138,7 +138,7 @@ class DeviceManager:
 
     @property
     def available(self) -> int:
-        """Return the number of available devices, practically unlimited if no device of the resource has a zone."""
+        """Return the number of available devices, or a huge number (no limit) if none of them has a zone."""
         return sum(self.free) + sum(self.reusable) + self.elsewhere if self.zoned else 1 << 62
 
     def hints(self, asked: int, largest: int) -> Hints | None:
@@ -151,7 +151,10 @@ class DeviceManager:
         return [(mask, mask.bit_count() == least) for mask in found]
 
     def take(self, asked: int, affinity: int, init: bool) -> None:
-        """Take devices released by init containers, then those in the affinity; zones with the fewest free first."""
+        """Take devices released by init containers, then devices in the affinity, then others.
+
+        Zones with the fewest free devices come first.
+        """
         if not self.zoned:
             return
         remaining = asked
@@ -171,7 +174,7 @@ class DeviceManager:
 
 
 def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -> tuple[list[int], int]:
-    """Return the affinities with enough free for the request, and the smallest size with enough if all were free.
+    """Return the affinities with enough free resources, and the smallest size that would suffice if all were free.
 
     An affinity is a set of at most `largest` zones that have the resource, including all zones in `needed`.
     """
@@ -201,7 +204,7 @@ def counted_topology(cpus: Counts) -> Topology:
 
 
 def _highest_per_zone(topology: Topology, counts: Counts) -> int:
-    """Return as many CPUs of each zone as its count; if it has more, the lowest ones are left out."""
+    """Return the CPUs of each zone with the highest ids, as many as its entry in `counts`."""
     return keep_highest(topology, topology.all, counts)
 
 

@@ -2,14 +2,14 @@
 
 A pod that the kubelet rejects after binding remains Failed, and its controller creates a new pod, which may be rejected
 again in a loop. Therefore the verdict is predicted before a node is selected.
-Hint    an affinity (a set of zones, as bits) with enough free for the request; preferred if its size is the smallest
+Hint    an affinity (a set of zones, as bits) with enough free resources; preferred if its size is the smallest
         that would be enough if everything were free, or, with `align-by-socket`, if it spans the fewest sockets
 Providers: the CPU manager, and the device manager once for each resource whose devices have zones. A provider without a
 preference returns None; a provider that cannot serve the request returns an empty list.
 Merge   one hint of each resource, with the intersection of their affinities; preferred if all are preferred and
-        equal. The best is preferred, then has the fewest zones, then (`prefer-closest-numa-nodes`) the smallest mean
-        distance, then the lowest ids; if none is preferred, the largest size that does not
-        exceed the largest of the resources' smallest hints.
+        equal. The best hint is a preferred one; among these, the order is fewest zones, then
+        (`prefer-closest-numa-nodes`) smallest mean distance, then lowest ids. If none is preferred, the best hint has
+        the largest size that does not exceed the largest of the resources' smallest hints.
     none, best-effort   admits any hint
     restricted          admits if the best hint is preferred
     single-numa-node    admits if a preferred hint of one zone exists for every resource
@@ -72,7 +72,7 @@ def verdict(
     containers: tuple[ContainerDemands, ...],
     kubelet: KubeletPolicy = _PLAIN,
 ) -> KubeletVerdict:
-    """Predict the kubelet's verdict on a pod with these containers, in start order."""
+    """Predict the kubelet's verdict on a pod; `containers` are its containers in start order."""
     admission = _Admission(policy, machine, kubelet)
     whole = _whole(containers)
     affinity: int | None = None
@@ -116,7 +116,7 @@ def effective_policy(policy: str, kubelet: KubeletPolicy, zones: int) -> str:
 
 
 def _whole(containers: tuple[ContainerDemands, ...]) -> ContainerDemands:
-    """Return the total demand under scope `pod`."""
+    """Return the peak demand of all containers of a pod together, which is aligned under scope `pod`."""
     names = sorted({name for container in containers for name, _ in container.devices})
     return ContainerDemands(
         _peak((c.cpus, c.init) for c in containers),
@@ -126,7 +126,10 @@ def _whole(containers: tuple[ContainerDemands, ...]) -> ContainerDemands:
 
 
 def _peak(amounts: Iterable[tuple[int, bool]]) -> int:
-    """Return the peak demand: each init container runs alone together with the sidecars started before it."""
+    """Return the peak of one resource over (amount, init) of containers in start order.
+
+    An init container ends before the next container starts; all other containers continue to run.
+    """
     running = peak = 0
     for amount, init in amounts:
         peak = max(peak, running + amount)
@@ -161,7 +164,7 @@ class _Admission:
         return [(self.devices[name], amount) for name, amount in amounts if amount and name in self.devices]
 
     def refusal(self, asked: ContainerDemands) -> str:
-        """Return the error with which a manager would fail to allocate, empty if none would."""
+        """Return the error of the first manager that could not allocate the demand, "" if all can."""
         if any(amount > manager.available for manager, amount in self._devices_of(asked)):
             return UNEXPECTED_ADMISSION_ERROR
         return self.cpus.refusal(asked.cpus)
@@ -199,7 +202,7 @@ def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: K
 
 
 def _fitness(mask: int, distances: tuple[Counts, ...]) -> tuple[int, float, int]:
-    """Order affinities: fewer zones, then closer ones (the mean over all pairs), then lower ids."""
+    """Return the sort key of an affinity: fewer zones, then a smaller mean distance of its zones, then lower ids."""
     mean = 0.0
     if distances:
         chosen = list(members(mask))

@@ -76,7 +76,7 @@ class TakenAmounts(NamedTuple):
                     self.columns.field(f"zone_{name}_free")[position, self.row] -= self.sign * amount
 
     def cpu(self, cpu: int, pins: int) -> None:
-        """Take an assigned CPU from its zone's free amounts and, with `pins` 1, from those that can be pinned."""
+        """Take an assigned CPU from the free CPU of its zone and, with `pins` 1, from the CPUs that can be pinned."""
         self.amounts(self.facts.zone_of_cpu[cpu], 1000, 0, pins)
         topology = self.facts.topology
         if pins and topology is not None:

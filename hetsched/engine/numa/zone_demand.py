@@ -3,8 +3,8 @@
 Containers with whole CPU requests equal to their limits are summed, init containers excluded. On a node that treats
 the pod as topology-aware (by the pod's own setting, else the node's label, else a kubelet with `single-numa-node`)
     one zone has free CPU >= the sum (and free memory, if memory counts);
-    it gets the zone with the most free CPU, among those with its GPUs if any has them, ties by lowest name
-and on other nodes it may cross zones:
+    the pod gets the zone with the most free CPU, among the zones with its GPUs if there are any, ties by lowest name
+and on other nodes the pod may cross zones:
     whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the requested CPUs
     zones by whole, then free CPU, then name, each contributing its CPUs until the pod has enough
 A zone with enough free CPU has as many CPUs to pin, because allocatable does not exceed the named CPUs. For an aware
@@ -201,6 +201,6 @@ class ZoneDemand:
 
 
 def _first_enough(amounts: Ints, asked: int) -> Ints:
-    """Return the number of leading rows whose sum reaches `asked`, for each column, shape (n,)."""
+    """Return, for each column, the smallest number of leading rows whose sum reaches `asked`, shape (n,)."""
     short: Ints = (np.cumsum(amounts, axis=0) < asked).sum(axis=0) + 1
     return short

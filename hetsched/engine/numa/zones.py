@@ -5,7 +5,7 @@ CPUs that it names; grants of the policies `numa` and `none` only reserve amount
 CPUs that the kubelet selected.
 
 The kubelet's actual assignment (`NumaReport.grants`, from the agent) replaces the predicted one of the same pod. The
-assignment of a pod that the control plane does not know (`foreign`) is reserved as long as it is reported.
+assignment of a pod that the control plane does not know (`foreign`) is reserved while it is reported.
 
 `available` of a zone (NodeResourceTopology) is used if no agent reports. With use = allocatable - available, the part
 of the use that the placed pods do not explain is reserved until the next report:

@@ -26,7 +26,7 @@ class ZoneAtRisk(NamedTuple):
 
 
 def overcommitted(state: ClusterState) -> Iterator[ZoneAtRisk]:
-    """Yield the zones whose allocated CPU exceeds their capacity, with the pods allocated there, by node and zone."""
+    """Yield the zones whose allocated CPU exceeds their capacity, with their pods, in node and zone order."""
     free: Ints = state.columns.field("zone_cpu_free")
     for row, position in np.argwhere(free.T < 0).tolist():
         facts = state.zones.nodes[row]

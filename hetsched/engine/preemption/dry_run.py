@@ -1,17 +1,18 @@
 """Preemption: find the smallest set of victims of lowest priority on one node, so that a pod fits.
 
 Per node, as in kube-scheduler: remove all pods that may be preempted; if the pod then fits, reprieve them one by one,
-the most important first, as long as it still fits. The remaining victims are a minimal set: none of them can be
-reprieved. Pods whose eviction would violate a disruption budget are reprieved before all others. A second order, gangs
-first and then small pods before large ones of the same priority, is tried too, because it often needs fewer victims.
+the most important first, each only if the pod then still fits. The remaining victims are a minimal set: none of them
+can be reprieved. Pods whose eviction would violate a disruption budget are reprieved before all others. A second order,
+gangs first and then small pods before large ones of the same priority, is tried too, because it often needs fewer
+victims.
 
-Nodes and orders compete by, in this order, the smaller
+The best node and order is the one with, compared in this order, the smaller
     1 victims that violate a disruption budget    2 highest priority of a victim
     3 sum of priorities + 2^31 per victim, so effectively fewer victims, then lower ones     4 number of victims
     5 run time: the latest start of the longest-running victim of highest priority      6 node name
 `bounds` gives a lower bound of each node's cost. Nodes are examined in the order of their bounds, until no bound is
-lower than the best result, or `most_nodes` were examined. If the answer depends on the node alone, the result is
-cached until the node changes.
+lower than the best result, or `most_nodes` were examined. If a result depends on its node alone, it is cached until
+the node changes.
 
 A gang is preempted as a whole: a member is only evicted together with all placed members on all nodes, and every member
 counts as a victim.
@@ -48,8 +49,8 @@ Cost = tuple[int, int, int, int, int, int]
 class Rule(NamedTuple):
     """Rule for the pods that may be preempted.
 
-    `is_evictable` looks at a pod alone; `while_`, if given, must also be true, and may become false when other pods are
-    removed. `key` identifies the rule.
+    `is_evictable` depends on the pod alone. `while_`, if given, must also be true; it depends on the remaining pods and
+    may become false when other pods are removed. `key` identifies the rule.
     """
 
     key: tuple[object, ...]
@@ -67,7 +68,7 @@ class Choice(NamedTuple):
 
 
 class VictimSearch:
-    """Search for the victims of a refused request; with `counts_amounts`, requests must fit nodes' allocatable."""
+    """Search for the victims of a refused request; with `counts_amounts`, requests must fit allocatable amounts."""
 
     def __init__(
         self, attempt: Attempt, request: Request, state: ClusterState, rule: Rule, *, counts_amounts: bool
@@ -103,7 +104,10 @@ class VictimSearch:
         return Eviction(self.state.columns.names[best.row], keys, tuple(best.broken.get(key, "") for key in keys))
 
     def _short(self, rows: Rows) -> tuple[Rows, Ints]:
-        """Return the counted resources (k,) that the pod requests, and the shortfall of each row (k, n)."""
+        """Return the counted resources that the pod requests, (k,), and how much each row lacks of them, (k, n).
+
+        Negative amounts are free beyond the request.
+        """
         compiled, state = self.request.compiled, self.state
         cards = {state.resources.index[name] for name in GPU_RESOURCES if name in state.resources.index}
         # Exclude GPU resources: GPUs are counted separately, and several pods may have shares of one GPU.
@@ -130,7 +134,10 @@ class VictimSearch:
         return found
 
     def _units(self, leaving: Sequence[PlacedPod]) -> list[Unit]:
-        """Return the units that may be preempted, the most important first; `leaving` is least important first."""
+        """Group `leaving` into units that may be preempted together: gangs or single pods, the most important first.
+
+        `leaving` is sorted by importance, the least important first.
+        """
         holds = self.rule.while_
         if holds is None and not any(placed.pod.gang for placed in leaving):
             return [(placed,) for placed in reversed(leaving)]
@@ -144,7 +151,7 @@ class VictimSearch:
         return units[::-1]
 
     def _unit(self, placed: PlacedPod) -> Unit:
-        """Return the pods evicted together with a pod; empty if one of them may not be evicted or all already are."""
+        """Return the pods evicted together with a pod; empty if one is protected or the pod is already removed."""
         state, key = self.state, gang_key(placed.pod)
         if placed.pod.key not in state.placed_pods:
             return ()
@@ -156,10 +163,11 @@ class VictimSearch:
     def _reprieve(
         self, units: Sequence[Unit], order: Sequence[Unit], row: int, broken: dict[str, str]
     ) -> Choice | None:
-        """Return the victims that remain after reprieving the other units in this order, or None if this does not help.
+        """Return the victims that remain after units are reprieved in `order`, or None if eviction does not help.
 
         Some units cannot be reprieved in any case, because an amount would be insufficient (`_overfull`). If the
-        filters accept the pod after only these are removed, the result equals that of reprieving one by one.
+        filters accept the pod after only these units are removed, the result equals that of reprieving units one by
+        one.
         """
         victims = self._overfull(order, row)
         try:
@@ -185,7 +193,7 @@ class VictimSearch:
         return False
 
     def _overfull(self, order: Sequence[Unit], row: int) -> list[Unit]:
-        """Return the units for which an amount is insufficient after all units before them are restored."""
+        """Return the units that cannot stay because a resource is insufficient if units are restored in `order`."""
         resources, short = self._short(np.array([row], np.intp))
         requested = self.state.columns.layout.load["requested"]
         held = {
@@ -222,7 +230,7 @@ class VictimSearch:
                     self.state.restore(placed)
 
     def _violated_budgets(self, units: Sequence[Unit]) -> dict[str, str]:
-        """Return pod key -> violated disruption budget, if all units were evicted in order."""
+        """Return, by pod key, the disruption budget that the pod's eviction violates if units are evicted in order."""
         broken: dict[str, str] = {}
         allowed = dict(self._evictions_left)
         for unit in units:
@@ -235,7 +243,7 @@ class VictimSearch:
         return broken
 
     def _sizes(self, row: int) -> Callable[[Unit], float]:
-        """Return a function of a unit: the share of the row's shortfall (amounts and GPU shares) that it releases."""
+        """Return a function for the share of the row's shortfall (amounts, GPU shares) that a unit releases."""
         columns, demand = self.state.columns, self.request.shape.gpu
         resources, short = self._short(np.array([row], np.intp))
         lacking = short[:, 0] > 0

@@ -37,7 +37,7 @@ def start_of(placed: PlacedPod) -> int:
 
 
 def importance(placed: PlacedPod) -> tuple[int, int, str]:
-    """Sort key with the most important pod first: high priority, then long running, then name."""
+    """Return a sort key with the most important pod first: high priority, then early start, then name."""
     return (-placed.pod.priority, start_of(placed), placed.pod.key)
 
 
@@ -169,8 +169,9 @@ class PreemptiblePods:
     ) -> Bounds:
         """Return lower bounds of the cost to make room for a shape in the current state.
 
-        `possible` returns the rows on which a pod of the shape fits if all preemptible pods are removed, `short` the
-        resources (k,) and shortfalls (k, n) of rows (n,); both belong to `owner`, a policy.
+        `possible` returns the rows on which a pod of the shape fits if all preemptible pods are removed. `short`
+        returns the requested resources (k,) and how much the rows (n,) lack of them (k, n). Both belong to `owner`, a
+        policy.
         """
         known = self._bounds.get((id(shape), id(owner)))
         if known is None:
@@ -190,12 +191,12 @@ class PreemptiblePods:
         return known
 
     def _bound(self, known: Bounds, rows: Rows, resources: Rows, short: Ints) -> None:
-        """Compute lower bounds for some rows, which never exceed the actual cost, whatever else excludes the pod.
+        """Compute lower bounds for some rows. They never exceed the actual cost, even if other filters reject the pod.
 
         At least one pod is evicted. The bound of the highest priority is the priority at which the amounts, added from
-        the lowest priority up, cover the shortfall. If the actual highest priority equals it, no pod above it is
-        evicted. The number of victims is then at least the number of the largest amounts that cover the shortfall, and
-        they include as many pods of that priority as are needed in addition to the pods below it.
+        the lowest priority up, cover the shortfall. If the actual highest priority equals this bound, no pod with a
+        higher priority is evicted. The number of victims is then at least the number of the largest amounts that cover
+        the shortfall, and they include as many pods of that priority as are needed in addition to the pods below it.
         """
         priority = self._priority[:, rows]
         amounts = self._amounts[:, resources][:, :, rows]
@@ -219,5 +220,5 @@ class PreemptiblePods:
 
 
 def _by_id(state: ClusterState, row: int) -> dict[int, PlacedPod]:
-    """Return the `PlacedPod` objects of a row by identity, so that a replaced one is detected."""
+    """Return the `PlacedPod` objects of a row by `id()`, so that a replaced object is detected."""
     return {id(placed): placed for placed in state.on_row[row].values()}

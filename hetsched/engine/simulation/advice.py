@@ -1,7 +1,7 @@
 """Recommended moves of running pods: the fewest that balance the cluster, make room, or free rare nodes.
 
-Each goal has its search: `balance_moves`, `room_moves` and `rare_node_moves`. The module `moves` makes each move, so
-the target is the node that the policy selects in the trial. This module only proposes moves. An operator confirms a
+Each goal has its own search: `balance_moves`, `room_moves` and `rare_node_moves`. The module `moves` tries each move,
+and its target is the node that the policy selects in the trial. This module only proposes moves. An operator confirms a
 plan, and each step is checked again before it is applied.
 """
 
@@ -40,7 +40,7 @@ def advise(
     """Return the moves for a question, or the reason why no moves were found.
 
     `state` is unchanged unless the caller sets `consume`. `own` maps pods (keys) to the policies that decide for them;
-    `policy` decides for all others.
+    `policy` decides for all other pods.
 
     `kept` maps pods (keys) that must remain on their node to a code of `movable_pods.MESSAGES`. With `returns`, evicted
     pods without a controller are recreated. `evaluated_at` is RFC 3339.

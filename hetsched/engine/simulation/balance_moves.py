@@ -47,7 +47,7 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         if best is None:
             break
         moved = board.move(best)
-        assert moved is not None  # the search made the same move on this board before
+        assert moved is not None  # the search tried the same move on this board successfully
         made.append(moved)
         remaining.remove(best)
     made = _without_needless(board, made, goal)
@@ -76,7 +76,10 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
 
 
 def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_tries: int) -> Unit | None:
-    """Return the unit whose move gains most (ties: the cheapest); moves that waste a rare node are excluded."""
+    """Return the unit whose move improves the balance most (ties: the cheapest), or None if no move is worth it.
+
+    Moves that gain too little or waste a rare node are excluded.
+    """
     least = LEAST_GAIN / max(int((board.state.all_rows.static("ready") != 0).sum()), 1)
     best: tuple[float, tuple[int, int, int, int, float]] | None = None
     chosen: Unit | None = None
@@ -98,7 +101,7 @@ def _best_for_balance(board: Board, left: Sequence[Unit], rarity: Rarity, most_t
 
 
 def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
-    """Return units on the least balanced nodes, first those whose removal balances their node most."""
+    """Return units on the least balanced nodes, sorted by how much their removal balances their nodes."""
     state = board.state
     degrees = node_balance(state)
     order = np.argsort(degrees, kind="stable")
@@ -121,7 +124,7 @@ def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
 
 
 def _without_needless(board: Board, made: list[AppliedMove], goal: float) -> list[AppliedMove]:
-    """Drop moves that the goal does not need; afterwards only the other moves are applied to the board."""
+    """Return the moves without those that the goal does not need; only the returned moves stay applied to the board."""
     if board.balance < goal - _TRIFLE:
         return made
     plan = [moved.unit for moved in made]

@@ -2,8 +2,8 @@
 
 A manifest can be valid for the scheduler and wrong for its program. If a program is built with vector instructions but
 its pod does not request them, the pod fails on a node without them. The gate uses the scheduler's verdict unchanged. It
-matches the program's requirement against the pod's stated requirement as if that were a node: an instruction set that
-the pod does not request may be missing on its node. A pod is tried with all requirements of its programs, including
+matches the program's requirement against the pod's stated requirement as if the latter were a node, because a node may
+lack any instruction set that the pod does not request. A pod is tried with all requirements of its programs, including
 those that the pod does not state.
 Invariant: without artefacts there are no findings about instruction sets.
 """
@@ -99,7 +99,10 @@ def _raised(pod: PodSpec, artefacts: Sequence[Artefact]) -> PodSpec:
 
 
 def _needed(stated: str, artefacts: Sequence[Artefact]) -> str | None:
-    """Return the requirement that covers those of all artefacts, for the `stated` architecture if any; else None."""
+    """Return the requirement, among those of the artefacts, that covers all others, or None if there is none.
+
+    Only requirements for the architecture of `stated` are used; if it is empty, each artefact must have a single one.
+    """
     wanted = [_of_architecture(artefact, stated) for artefact in artefacts]
     known = [requirement for requirement in wanted if requirement is not None]
     if not known or len(known) != len(wanted):

@@ -19,9 +19,9 @@ PREEMPTED = "Preempted"
 
 
 def evictions(outcome: Outcome, earlier: Mapping[str, Outcome], state: ClusterState) -> Iterator[Evicted]:
-    """Yield the pods evicted for `outcome` that ran before; undo those that the run itself had placed.
+    """Yield the pods evicted for `outcome` that were running before the run; undo the outcomes of its other victims.
 
-    `earlier` are the previous outcomes of the run by pod key.
+    The other victims are pods placed by the run itself. `earlier` are the previous outcomes of the run by pod key.
     """
     if outcome.eviction is None:
         return

@@ -65,7 +65,7 @@ def judge(scheduler: Scheduler, golden: Golden) -> GoldenVerdict:
     if not scheduler.state.reports:
         return result(GoldenState.UNKNOWN, Message("the cluster has no nodes"))
     pod = alone(golden.pod)
-    # The state of a decision may contain a running pod of this name.
+    # On the state of a real decision, a pod of this name may be running.
     running = scheduler.state.forget(pod.key)
     try:
         return result(*_judged(scheduler, pod, golden.expect))

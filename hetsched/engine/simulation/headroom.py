@@ -74,7 +74,7 @@ class Headroom:
         exact: Bools = np.ones(len(feasible), np.bool_)
         amounts = all(p.info.compiled_filter is BuiltinFilter.RESOURCES for p in evaluation.load_filters)
         emulated = _emulated(scheduler, request)
-        # A Reserve plugin that the compiled loop covers refuses only nodes that its filter refuses too.
+        # A Reserve plugin that the compiled loop covers refuses only nodes that its filter also refuses.
         if amounts and all(plugin.info.compiled_reserve is not None for plugin in scheduler.policy.reserves):
             counts[feasible] = _quotients(scheduler, request)[feasible]
             exact = counts < MOST_COPIES

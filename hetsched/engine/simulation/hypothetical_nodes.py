@@ -56,7 +56,7 @@ def _copy(report: NodeReport, name: str) -> NodeReport:
 
 
 def _unused(numa: NumaReport) -> NumaReport:
-    """Return the zones of a node without the CPUs and memory that its kubelet assigned to pods."""
+    """Return the NUMA report of a node as if its kubelet had assigned no CPUs or memory to pods."""
     zones = tuple(msgspec.structs.replace(zone, available={}) for zone in numa.zones)
     return msgspec.structs.replace(numa, zones=zones, grants=())
 

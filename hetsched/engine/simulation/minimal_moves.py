@@ -3,11 +3,11 @@
 A plan is a sequence of different units, each moved to the node that the policy selects. Plans of one move are tried
 first, then plans of two moves, and so on, so the first successful length is the minimum. Among the first few plans of
 that length, the cheapest is returned. If the pod's fit depends on the node alone, two bounds shorten the search without
-losing a plan. First, the last unit leaves a node on which the pod would fit if all movable pods were removed. The sizes
-of the largest pods on this node give b, the least number of pods that have to leave it; b must not exceed the number k
-of moves. Second, at most k - b of the moves are on other nodes. After `most_tries` moves the search stops. Each
-promising node is then emptied greedily, the cheapest pod first, until the pod fits. Moves that are not needed are then
-dropped, with at most `PRUNING_TRIES` tries per node. Such a plan is not reported as minimal.
+losing a plan. First, the last unit of a plan leaves a node on which the pod would fit if all movable pods were removed.
+The sizes of the largest pods on this node give b, the least number of pods that have to leave it; b must not exceed the
+number k of moves. Second, at most k - b of the moves are on other nodes. After `most_tries` moves the search stops.
+Each promising node is then emptied greedily, the cheapest pod first, until the pod fits. Moves that are not needed are
+then dropped, with at most `PRUNING_TRIES` tries per node. Such a plan is not reported as minimal.
 Invariant: the board is unchanged afterwards.
 """
 
@@ -49,7 +49,7 @@ class MinimalMoves:
 
 
 class MoveSearch:
-    """Search for the moves that make room for one pod on a board; `accepts` filters the moves of a plan."""
+    """Search for the moves that make room for one pod on a board; `accepts` decides which moves a plan may contain."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MoveSearch:
         self.rows = self._rows()
 
     def search(self) -> MinimalMoves:
-        """Return the fewest moves that were found."""
+        """Search for the fewest moves after which the pod fits."""
         local = self._attempt.local() and all(len(unit) == 1 for unit in self._units)
         length = 0
         try:
@@ -100,7 +100,7 @@ class MoveSearch:
     # -- exact search ------------------------------------------------------------------------------------------------
 
     def _deepen(self, path: list[Unit], length: int, row: int, spare: int) -> None:
-        """Try all continuations of `path`.
+        """Try all plans of `length` moves that start with `path`.
 
         `row` is the node that the last unit leaves (-1: any node), `spare` the number of moves allowed on other nodes.
         """
@@ -199,7 +199,7 @@ class MoveSearch:
 
     def _price(self, plan: list[Unit]) -> tuple[int, int, int, int, float]:
         made = self._made(plan)
-        assert made is not None  # the search made the same moves on this board before
+        assert made is not None  # the search tried the same moves on this board successfully
         try:
             return self.board.price(made)
         finally:
@@ -208,7 +208,7 @@ class MoveSearch:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Return rows where the pod fits without the movable pods, and the least number of pods that have to leave."""
+        """Return the rows on which the pod fits without the movable pods, each with the least number of moves."""
         state = self.board.state
         movable = {placed.pod.key for unit in self._units for placed in unit}
         relieved = PreemptiblePods(state, lambda placed: placed.pod.key in movable).relieved
@@ -220,7 +220,7 @@ class MoveSearch:
         return sorted(found, key=lambda item: (item[1], item[0]))
 
     def _least(self, row: int, resources: Rows, short: Sequence[int]) -> int:
-        """Return the least number of pods that have to leave a row, by their use of the short resources."""
+        """Return a lower bound on the number of pods that must leave a row to free `short` amounts of `resources`."""
         requested = self.board.state.columns.layout.load["requested"]
         here = [b for unit in self.on_row[row] for b in unit if b.row == row]
         least = 1
@@ -234,7 +234,7 @@ class MoveSearch:
         return least
 
     def _short(self, rows: Rows) -> tuple[Rows, Ints]:
-        """Return the requested resources (k,) except GPUs, and the shortfall of the rows (k, n)."""
+        """Return the requested resources except GPUs, (k,), and how much the rows lack of them, (k, n)."""
         compiled, state = self._request.compiled, self.board.state
         counted = self._scheduler.policy.counts_resources
         names = state.resources.values
@@ -265,7 +265,7 @@ class MoveSearch:
         return Nearest(names[row], message, pods[:_NAMED])
 
     def _immovable(self, row: int) -> list[PlacedPod]:
-        """Return the pods of a row that could not be moved when its units were moved one after the other."""
+        """Try to move each unit off a row; return the pods that cannot be moved. All moves are undone."""
         made: list[AppliedMove] = []
         stuck: list[PlacedPod] = []
         try:

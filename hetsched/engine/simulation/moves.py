@@ -3,7 +3,7 @@
 To move a unit, the board removes its pods and places them again through the cycle of their policy, as after an
 eviction. Filters, scores and node selection are those of real decisions. For the rest of the plan, pods of the same
 owner avoid the node that the unit left. No other pod is preempted for the unit, so it moves only if a target has free
-capacity. Every disruption budget must allow the eviction of the unit's pods at that moment.
+capacity. Every disruption budget must allow the eviction of the unit's pods at the time of the move.
 Invariant: a move that is undone leaves the copy unchanged.
 """
 
@@ -50,7 +50,7 @@ class AppliedMove(msgspec.Struct, eq=False):
 class Board:
     """A cluster for trial moves; with `returns`, pods without a controller are recreated.
 
-    `own` maps pods (keys) to the policy that decides for them; `policy` decides for all others. `tries` counts the
+    `own` maps pods (keys) to the policy that decides for them; `policy` decides for all other pods. `tries` counts the
     moves that were tried. The board owns its state: pass a copy.
     """
 
@@ -105,7 +105,7 @@ class Board:
         return moved
 
     def undo(self, moved: AppliedMove) -> None:
-        """Undo a move; undo several in reverse order."""
+        """Undo a move. To undo several moves, call this in reverse order."""
         for outcome in reversed(moved.outcomes):
             self.scheduler_of(outcome.pod).undo(outcome)
         for placed in moved.unit:

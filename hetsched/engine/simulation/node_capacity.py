@@ -21,10 +21,10 @@ _ZONES = {CPU: ZONE_CPU, MEMORY: ZONE_MEMORY}
 
 
 class NodeCapacity(msgspec.Struct, frozen=True):
-    """Number of copies that fit, a lower bound if not `exact`.
+    """Number of copies of a pod that fit on a node; if `exact` is false, a lower bound.
 
-    `binding` is the limiting resource; it is empty if a rule rejects the next copy. `reason` is the reason of that
-    rejection.
+    `binding` is the limiting resource; it is empty if a rule rejects the next copy. `reason` states why the next copy
+    is rejected.
     """
 
     copies: int

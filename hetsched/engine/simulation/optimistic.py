@@ -4,11 +4,11 @@ Schedulers that lock the whole cluster wait for each other; schedulers without a
 `Branch` is a copy of the shared state with its own scheduler, and records its position in the state's log. A commit
 applies each placement, in the order decided, unless
     the inventory has changed since the copy was made;
-    another writer has changed its node, or the node of a pod that it evicts, since then;
+    another writer has since changed the node of the placement, or the node of a pod that it evicts;
     an eviction of this branch on one of these nodes is itself a conflict, so the allocation may still be in use; or
-    the filters of its policy reject the placement on the current shared state (rules between pods, quotas).
-A placement that is not applied is a conflict: nothing of it is written, and its pod is decided again on a fresh
-branch. The caller of `commit` owns the shared state during the call; deciding needs no lock.
+    the filters of the branch's policy reject the placement on the current shared state (rules between pods, quotas).
+A placement that is not applied is a conflict: it changes nothing, and its pod is decided again on a new branch. The
+caller of `commit` owns the shared state during the call; deciding needs no lock.
 Source: Schwarzkopf et al., "Omega: flexible, scalable schedulers for large compute clusters" (EuroSys 2013): shared
 state, optimistic concurrency, conflicts detected by node and incremental transactions. The database does the same for
 whole batches: `placement.actions.record` compares the cluster's revision and the leader's epoch.

@@ -66,7 +66,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
 
 
 def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict[int, frozenset[str]]:
-    """Return the rare nodes (rows) on which a pod of a group could run, with the rare properties that it needs."""
+    """Return the rows of rare nodes on which a pod of the group could run, each with the rare properties it needs."""
     askers = _rare_demands(board, group)
     rows = sorted(frozenset().union(*rarity.rows.values()))
     found = {row: frozenset(needed_by(row, askers, rarity, board.state)) for row in rows}
@@ -74,7 +74,7 @@ def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict
 
 
 def _narrow(board: Board, units: Units, wanted: Mapping[int, frozenset[str]], rarity: Rarity) -> dict[int, list[Unit]]:
-    """Return, by row, the units on these rare nodes that need none of the node's rare properties."""
+    """Return, for each row of `wanted`, the units on it that need none of the node's rare properties."""
     shapes = board.state
     return {
         row: [unit for unit in units.on_row[row] if not any(needs(b.pod.shape, row, rarity, shapes) for b in unit)]

@@ -111,14 +111,14 @@ class RoomSearch:
             self._undo_to(0)
             if not self._extend(fewer):
                 made = self._extend(before)
-                assert made  # these steps were applied to this board before
+                assert made  # the same steps were applied to this board before
 
     def undo_all(self) -> None:
-        """Undo all steps."""
+        """Undo all moves and placements of the search."""
         self._undo_to(0)
 
     def helped_by(self, moved: AppliedMove) -> tuple[str, ...]:
-        """Return the waiting pods that a move makes room for, by key."""
+        """Return the keys of the pending pods that a move makes room for."""
         rows = {placed.row for placed in moved.unit}
         direct = tuple(outcome.pod.key for outcome in self.placed if outcome.row in rows)
         return direct or tuple(filter(None, [self._wanted.get(id(moved.unit), "")]))
@@ -126,7 +126,7 @@ class RoomSearch:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _extend(self, steps: list[Unit | PodSpec]) -> bool:
-        """Apply further steps; if a step fails, undo them all."""
+        """Apply further steps (moves of units, placements of pods); if a step fails, undo all of them."""
         state = self.board.state
         mark, backoff_until = len(self._steps), dict(state.gangs.backoff_until)
         state.gangs.register([step for step in steps if isinstance(step, PodSpec)])

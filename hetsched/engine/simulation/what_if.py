@@ -198,9 +198,9 @@ def _explain_unplaced(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
 def _drain(
     scheduler: Scheduler, names: Sequence[str], evicted: list[Evicted]
 ) -> tuple[tuple[Displaced, ...], dict[str, Outcome]]:
-    """Cordon nodes and place their pods again; add the pods evicted for these to `evicted`.
+    """Cordon nodes and place their pods again; add the pods that are evicted for them to `evicted`.
 
-    Returns: the displaced pods, and the outcome of each.
+    Returns the displaced pods, and the outcome of each.
     """
     state = scheduler.state
     moving: list[tuple[str, PodSpec]] = []
@@ -222,7 +222,7 @@ def _drain(
 
 
 def _displaced(scheduler: Scheduler, from_: str, outcome: Outcome) -> Displaced:
-    """Return the target of a pod of a drained node, or the reason why no node fits."""
+    """Return a pod of drained node `from_` with its new node, or with the reason why no node fits."""
     key = outcome.pod.key
     if outcome.node is not None:
         return Displaced(key, from_, outcome.node, Verdict.PLACED)
@@ -231,7 +231,7 @@ def _displaced(scheduler: Scheduler, from_: str, outcome: Outcome) -> Displaced:
 
 
 def _displaced_twice(scheduler: Scheduler, item: Displaced, outcome: Outcome) -> Displaced:
-    """Return the final state of a displaced pod: a requested pod may have evicted it from its new node."""
+    """Return the final result of a displaced pod, which a requested pod may have evicted from its new node."""
     return item if outcome.node == item.to else _displaced(scheduler, item.from_, outcome)
 
 
@@ -272,9 +272,9 @@ def placement(outcome: Outcome, state: ClusterState) -> Placement:
 
 
 def expected_use(pod: PodSpec) -> ExpectedUse | None:
-    """Return the expected use of a pod and its source, after the learnt usage was applied.
+    """Return the expected use of a pod and its source, or None if only its requests are known.
 
-    None if only its requests are known.
+    The learnt usage must already have been applied to the pod.
     """
     basis = basis_of(pod)
     if basis == REQUESTED:
@@ -304,7 +304,7 @@ def _summary(placements: list[Placement], refusals: list[Diagnosis], nodes: int)
 
 
 def evicting(evicted: Sequence[Evicted]) -> Message | None:
-    """Format the list of victims as a message, None if there are no victims."""
+    """Return a message that lists the victims, or None if there are no victims."""
     if not evicted:
         return None
     broken = sum(item.pdb is not None for item in evicted)

@@ -7,8 +7,8 @@ Rule: f_r = min(1, requested_r / capacity_r) with the pod included, over the res
 With `use` "measured", the node's measured use and the pod's expected use replace the requests. Pods that request
 neither CPU nor memory are not scored.
 Source: kube-scheduler's NodeResourcesBalancedAllocation (noderesources/balanced_allocation.go). The form "difference"
-is from version 1.18 (priorities/balanced_resource_allocation.go), the baseline of the publications. Upstream recommends
-the plugin only together with least-allocated.
+is from version 1.18 (priorities/balanced_resource_allocation.go), the baseline of MBCGT and ISAMatch. Upstream
+recommends the plugin only together with least-allocated.
 """
 
 from __future__ import annotations

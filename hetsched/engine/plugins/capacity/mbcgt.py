@@ -60,7 +60,7 @@ class Mbcgt:
 
     def normalize(self, request: Request, scores: Floats, feasible: Bools) -> Floats:
         there = scores[feasible]
-        # Do not stretch equal gains: they differ only by their means, by less than a millionth of a point.
+        # Do not stretch equal gains to 0-100: they differ only by their means, by less than a millionth of a point.
         span = 1.0 if nash.all_equal(there) else float(there.max() - there.min())
         points: Floats = np.clip(100.0 - 100.0 * (there.max() - scores) / span, 0.0, 100.0)
         return points

@@ -55,7 +55,7 @@ class MeasuredFit:
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         measured = state.all_rows.static("measured").any()
         if not measured and "resource-fit" in self.peers and not self.params.free_percent:
-            return SKIP  # only requests are known, and resource-fit checks them
+            return SKIP  # without measurements only requests are known, and resource-fit checks them
         request.memo[_PREPARED] = nash.resources_of(state)
         return None
 

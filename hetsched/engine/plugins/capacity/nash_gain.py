@@ -103,7 +103,7 @@ def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra
     add_a, add_b, add_c, add_d = delta[at.used], delta[at.used + 1], delta[at.used + 2], delta[at.used + 3]
     extra_a, extra_b, extra_c, extra_d = extra[0], extra[1], extra[2], extra[3]
     if given[5] == 1.0:
-        # Every node has all four resources; constants let the compiler remove most of the work.
+        # Every node has all four resources: with constant arguments, the compiler removes most of the work.
         for i in range(len(total)):
             use = max(used_a[i], 0), max(used_b[i], 0), max(used_c[i], 0), max(used_d[i], 0)
             more = (

@@ -3,9 +3,9 @@
 Problem: a rack at its power limit slows all its pods down, and a node that is switched off ends its pods; CPU and
 memory requests do not show this.
 Rule: a node in the state `off` or `maintenance` accepts no pods. left = headroom in the node's report - watts of the
-pods placed since + watts of the pods that ended since. A pod fits if left >= its expected watts. An unknown headroom of
-a node or an unknown draw of a pod does not exclude a node, unless `unknown` is "refuse".
-    score = 100 * state * part,   state: on 1, saving and capped by parameter, unknown 1
+pods placed since + watts of the pods that ended since. A pod fits if left >= its expected watts. If the headroom of the
+node or the draw of the pod is unknown, the pod fits, unless `unknown` is "refuse".
+    score = 100 * state * part,   state: 1 for on and unknown, a parameter for saving and capped
                                   part: (left - watts) / headroom between 0 and 1, 0.5 with an unknown headroom
 Facts: attributes `powerState` (on, saving, capped, off, maintenance) and `powerHeadroomWatts` of a node's
 NodeResourceTopology, written by an external system; the draw of a pod is its annotation `hetsched.io/expected-watts`.

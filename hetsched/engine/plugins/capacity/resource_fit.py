@@ -24,7 +24,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _PREPARED: StateKey[tuple[list[str], Rows, Ints]] = StateKey("resource-fit")
 
-MOST_UNKNOWN = 8  # limit of the requested resources without any node that are named in the refusal
+MOST_UNKNOWN = 8  # maximum number of requested resources that no node has and that the refusal names
 
 
 @plugin(

@@ -1,6 +1,6 @@
 """Keep pods of an owner off nodes whose kubelet rejected its previous pods, during the backoff.
 
-Problem: after a rejection the pod is failed. The next pod of its controller is placed by the same facts and rejected
+Problem: a rejected pod is Failed. Its controller creates another pod, which is placed by the same facts and rejected
 again, thousands of times an hour.
 Rule: a node in backoff accepts no pod of the owner. After the backoff it accepts one pod; the others wait until that
 pod runs. An owner whose pods are rejected on nodes across the fleet backs off on all nodes. Without rejections the
@@ -28,7 +28,7 @@ from hetsched.engine.framework.status import SKIP, Refusal, Skip
 
 _PREPARED: StateKey[dict[str, Refusal]] = StateKey("admission")
 
-_MOST_NAMED = 4  # further nodes are summarised
+_MOST_NAMED = 4  # maximum number of nodes that are named; further nodes are summarised
 
 
 @plugin(
@@ -75,7 +75,7 @@ class Admission:
 
 
 def _closed(avoided: AvoidedNodes, request: Request, state: ClusterState) -> dict[str, Refusal]:
-    """Return the nodes that accept no pod of this owner now, each with the reason."""
+    """Return, by node name, the refusal of each node that accepts no pod of the owner now."""
     closed = {}
     for name, refused in avoided.nodes.items():
         row = state.row_of.get(name)
@@ -109,7 +109,7 @@ def _backoff_refusal(rest: NodeRejections) -> Refusal:
 
 
 def _rejection_message(node: str, refused: NodeRejections, then: Message) -> Message:
-    """Return how many pods one kubelet, or all kubelets together, rejected, and when the next pod is tried."""
+    """Format how many pods one kubelet (`node`), or all kubelets ("") rejected, followed by `then`."""
     templates = _REJECTED if node else _REJECTED_EVERYWHERE
     count = Message(templates[refused.pods != 1], node=node, n=refused.pods, text=refused.reason)
     return joined("; ", [count, then])

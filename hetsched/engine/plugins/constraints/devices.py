@@ -96,7 +96,10 @@ class Devices:
 
 
 def _prepare_claims(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
-    """Determine the state of each claim of a pod; with `only` (a row), skip the search for nodes with free devices."""
+    """Return the prepared claims of a pod, or a refusal if a claim cannot be used.
+
+    With `only` (a row), the nodes without enough free devices are not determined.
+    """
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []
     for use in request.shape.devices:
@@ -117,7 +120,7 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
 
 
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
-    """Return the nodes without enough devices for the open claims of a pod."""
+    """Return refusals of the nodes that cannot serve all open claims of a pod, or whose search was stopped."""
     taken, few = state.devices.devices_in_use(), np.ones(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
     named = range(len(state.reports)) if state.devices.has_reachable else _rows(state)

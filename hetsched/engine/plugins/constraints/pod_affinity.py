@@ -2,11 +2,12 @@
 
 Rule: two pods are neighbours under a term if their nodes have the same value of its topology label. A node fits if
     affinity       for every required term, the node has a neighbour: a placed pod that all terms select. If no such
-                   pod exists and the terms select the pod itself, it fits any node with the topology labels
+                   pod exists and the terms select the pod itself, the pod fits any node with the topology labels
     anti-affinity  no placed pod that a required term selects would be a neighbour
     symmetry       no placed pod would be a neighbour under its own required anti-affinity term that selects this pod
-The preferred terms give the score: those of the pod, and those of placed pods that select it. Anti-affinity has a
-negative weight. Each required affinity term of a placed pod that selects this pod has the weight `hard_weight`:
+The score uses the preferred terms of the pod, and the preferred terms of placed pods that select this pod.
+Anti-affinity has a negative weight. A required affinity term of a placed pod that selects this pod has the weight
+`hard_weight`:
     raw = sum of weight * matching neighbours;   score = floor(100 * (raw - least) / (most - least)) over feasible nodes
 Source: kube-scheduler's InterPodAffinity plugin.
 """
@@ -224,7 +225,10 @@ def _own_preferences(request: Request, state: ClusterState) -> Iterator[_Wish]:
 
 
 def _preferences_of_placed_pods(request: Request, state: ClusterState, hard_weight: int) -> Iterator[_Wish]:
-    """Yield the preferred terms of placed pods that select this pod, once per placed pod."""
+    """Yield the terms of placed pods that select this pod, each with the number of placed pods per node that have it.
+
+    These are preferred terms and, unless `hard_weight` is 0, required affinity terms.
+    """
     rules = state.neighbours
     for stated in (rules.preferring, rules.attracting) if hard_weight else (rules.preferring,):
         for rule in rules.meaning(stated, request.pod, state):

@@ -39,7 +39,7 @@ class Taints:
         return request.shape.tolerations
 
     def pre_filter(self, request: Request, state: ClusterState) -> None:
-        # Store the list itself, not results for it, because hypothetical windows may add taint sets later.
+        # Store the list of taint sets, not the results, because hypothetical windows may add taint sets later.
         request.memo[_PREPARED] = state.taint_sets.values
 
     def filter(self, request: Request, nodes: Window) -> Bools:

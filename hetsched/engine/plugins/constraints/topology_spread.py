@@ -158,7 +158,7 @@ def _counted_nodes(request: Request, state: ClusterState, constraints: tuple[Spr
 
 
 def _matching(request: Request, state: ClusterState, constraint: SpreadConstraint) -> Ints:
-    """Return the number of pods of the namespace that match the constraint's selector on each node, shape (N,)."""
+    """Return, for each node, the number of its pods in the pod's namespace that the selector matches, shape (N,)."""
     if constraint.selector is None or not constraint.selector.expressions:
         return np.zeros(len(state.reports), np.int64)
     return state.neighbours.matching(state, (Matcher(constraint.selector, (request.pod.namespace,)),))
@@ -179,7 +179,7 @@ def _refused(request: Request, state: ClusterState, constraint: SpreadConstraint
 def _neighbours(
     request: Request, state: ClusterState, constraint: SpreadConstraint, nodes: Bools, candidates: Bools
 ) -> tuple[Ints, int]:
-    """Return the number of matching pods in each node's domain, shape (N,), and the candidates' number of domains."""
+    """Return the number of matching pods in each node's domain, shape (N,), and the number of candidate domains."""
     matching = _matching(request, state, constraint)
     if constraint.topology_key == HOSTNAME:
         return matching, int(candidates.sum())

@@ -106,7 +106,7 @@ class Volumes:
         if chosen is None:
             return Refusal("VolumeNotAvailable", Message("the matching volumes have been claimed for other pods"))
         held = state.volumes
-        for use in request.shape.claims:  # volumes that other pods chose for a shared claim
+        for use in request.shape.claims:  # add the volumes that other pods chose for a shared claim
             claim = held.claim(request.pod, use)
             if claim is not None and not claim.volume and use.name not in chosen:
                 chosen[use.name] = held.volume_of(claim)
@@ -142,7 +142,7 @@ def _prepare_claims(request: Request, state: ClusterState) -> _PreparedVolumes |
 
 
 def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
-    """Return the nodes on which this waiting claim has no candidate volume."""
+    """Return the refusal for the nodes on which a waiting claim can get no volume, with their (N,) mask."""
     claim = waiting.claim
     selected = nodes_of_selected_volume(state, claim)
     if selected is not None and waiting.provisioner is not None:
@@ -161,7 +161,7 @@ def _without(waiting: PendingClaim, state: ClusterState) -> Refused:
 
 
 def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
-    """Reject every node; preemption can help only on the node of the pod that uses the claim."""
+    """Return refusals of all nodes for a claim in use; on `rows`, where its user runs, preemption can help."""
     there: Bools = np.zeros(len(state.reports), np.bool_)
     there[list(rows)] = True
     message = Message("claim {claim} allows only one pod, and another pod uses it", claim=name)
@@ -172,7 +172,7 @@ def _in_use(name: str, rows: set[int], state: ClusterState) -> list[Refused]:
 
 
 def _together(waiting: list[PendingClaim], refused: list[Refused], state: ClusterState) -> Refused:
-    """Return the nodes on which each waiting claim has a candidate, but there are too few volumes for all claims."""
+    """Return the refusal for nodes with a volume for each claim, but too few for all claims, with their mask (N,)."""
     remaining: Bools = ~np.logical_or.reduce([rows for _, rows in refused])
     short: Bools = np.zeros(len(state.reports), np.bool_)
     for row in np.flatnonzero(remaining).tolist():
@@ -181,7 +181,7 @@ def _together(waiting: list[PendingClaim], refused: list[Refused], state: Cluste
 
 
 def _full(request: Request, state: ClusterState) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield, for each driver with new volumes, the nodes where its attach limit would be exceeded."""
+    """Yield, for each driver with new volumes, the refusal and mask (N,) of nodes beyond their attach limit."""
     new: dict[str, set[Attachment]] = {}
     for what in state.volumes.attachments(request.pod, EMPTY):
         new.setdefault(what[0], set()).add(what)

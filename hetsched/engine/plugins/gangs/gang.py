@@ -50,7 +50,7 @@ from hetsched.engine.framework.waiting_pods import WaitingPods
 
 
 def slots_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
-    """Return an upper bound of the members that fit the nodes' free amounts (if `empty`, total amounts).
+    """Return an upper bound on the number of members that fit the nodes' free amounts (if `empty`, total amounts).
 
     Members of one shape are counted in whole pods per node; different shapes are counted as if they did not compete.
     The result is never too low, and is exact for one shape if no filter checks more than amounts.
@@ -64,7 +64,7 @@ def slots_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -
 
 
 def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
-    """Return how many pods of one shape fit the free (or all) amounts of all nodes, without other pods."""
+    """Return how many pods of one shape fit all nodes together by free amounts (if `empty`, by total amounts)."""
     nodes = state.all_rows
     slots: Ints = np.full(nodes.n, np.iinfo(np.int64).max // max(nodes.n, 1), np.int64)
     for name, need in shape.requests:
@@ -107,7 +107,7 @@ def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, 
             there = nodes.static("allocatable")[row]
             if not empty:
                 there = np.maximum(there - nodes.load("requested")[row], 0)
-            has = sum(there.tolist())  # Python integers: UNLIMITED pods of many nodes overflow 64 bits
+            has = sum(there.tolist())  # Python integers: many nodes with UNLIMITED pods overflow 64 bits
         if has < amount:
             short.append(name)
     return tuple(short)
@@ -345,7 +345,10 @@ def _incomplete(key: str, gang: GangMember, group: GangMembers, *, state: Cluste
 
 
 def _foremost(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Return a few reasons, sorted by number of nodes; reasons of nodes that could still become feasible come first."""
+    """Return the most important reasons, sorted by number of nodes.
+
+    Reasons of nodes that could become feasible are selected before other reasons.
+    """
     ranked = sorted(reasons, key=lambda reason: (not reason.candidates, -reason.nodes))
     return tuple(sorted(ranked[:_TOP_REASONS], key=lambda reason: -reason.nodes))
 

@@ -5,7 +5,7 @@ position of its first member and the other members follow in submission order. T
 coscheduling's QueueSort, which compares priority, then the creation time of the gang (or the first attempt of a plain
 pod), then names. Here both times are the submission time, which is unique, so the names are never compared. Without
 gangs the order is that of `priority-sort`.
-Source: Kubernetes scheduler-plugins, coscheduling's Less (KEP-2 and KEP-42); derived, because the tie-breaks differ
+Source: Kubernetes scheduler-plugins, `Less` of coscheduling (KEP-2 and KEP-42); adapted, because the tie-breaks differ
 between its versions and the latest version can interleave two groups that were created in the same second.
 """
 

@@ -5,7 +5,8 @@ Rule: a pod that requests n GPUs fits if n healthy GPUs each satisfy the whole r
     free share    whole GPU: 1000 of 1000 milli;  shared GPU: free milli >= requested milli
     memory        whole GPU: the GPU's memory >= requested;  shared GPU: free memory >= needed memory, where
                   needed = requested, or ceil(GPU memory * milli / 1000) without a request (0 if unknown)
-    cores, model  those of the GPU; vendor if the pod requests an extended resource
+    cores, model  cores of the GPU >= requested, and its model is accepted;  also its vendor, if the pod requests
+                  an extended resource
 `check` restricts this: "model" ignores memory and cores; "count" also ignores the model, like a scheduler that only
 counts GPUs.
 A GPU in maintenance accepts no pods. If the node would fit with this GPU, the reason names the maintenance.
@@ -42,7 +43,7 @@ from hetsched.engine.gpu.links import best_linked
 
 _PREPARED: StateKey[CardDemand] = StateKey("gpu-fit")
 
-# Description of the awaited GPUs: any GPUs, GPUs with some facts, of a model, or of a model with some facts.
+# Templates for the GPUs that a pod waits for: any GPUs, GPUs with some facts, of a model, of a model with some facts.
 _WAITS = {
     "share": (
         "a node with {n}/1000 of a GPU free",

@@ -4,12 +4,13 @@ Rule, in GPUs:  gain = (F_before - F_after) + fill * (W(free) - W(free - asked))
 score = 50 + 5 * gain, cut to 0-100. F is the capacity of the node that the mix's shapes cannot use now
 (`fragmentation`). W is the expected unused rest of a GPU after random pods of the mix have filled it until no other pod
 fits (`expected_unused`).
-Reason: F does not distinguish rests that the same shapes fit. W does: after a pod of 810 milli, a rest of 190 remains
-unused, but after a pod of 470, another pod of 470 fits. Unlike the score of FGD, the gain is not rounded, so ties are
-rare. A shared pod uses the GPU with the largest gain. List this plugin before `gpu-fit`.
+Reason: F does not distinguish between free amounts of a GPU that the same shapes fit, but W does: after a pod of 810
+milli, the remaining 190 milli stay unused, but after a pod of 470 milli, another pod of 470 milli fits. Unlike the
+score of FGD, the gain is not rounded, so ties are rare. A shared pod uses the GPU with the largest gain. List this
+plugin before `gpu-fit`.
 Source: F from FGD (Weng et al., USENIX ATC 2023); W and the sum are specific to hetsched.
 Example: sizes 600 and 400 equally often: W(400) = 0, W(600) = (W(0) + W(200)) / 2 = 100, W(1000) = (W(400) + W(600)) /
-2 = 50. A pod of 400 on an empty GPU gains 50 - 100 = -50 by W, and 0 on a GPU with a rest of 400.
+2 = 50. A pod of 400 on an empty GPU gains 50 - 100 = -50 by W, and 0 on a GPU with 400 milli free.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU, normalized
 
 _PREPARED: StateKey[tuple[tuple[Need, ...], list[int], float]] = StateKey("gpu-headroom")
 
-_RESOURCES = (CPU, MEMORY)  # always the first two resource rows
+_RESOURCES = (CPU, MEMORY)  # CPU and memory are always the first two resource rows
 _CPU_ROW = 0
 
 
@@ -85,7 +85,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
-    """Return the amounts per GPU that the GPU pods of the mix request, without resources that no pod requests."""
+    """Return the CPU and memory that the GPU pods of the mix request per GPU; unrequested resources are omitted."""
     shapes = [(shape, share) for shape, share in normalized(state.mix) if shape.gpu is not None and shape.gpu.count]
     cards = {id(shape): shape.gpu.count * shape.gpu.milli / WHOLE_CARD_MILLI for shape, _ in shapes if shape.gpu}
     gpus = sum(share * cards[id(shape)] for shape, share in shapes)
@@ -99,7 +99,7 @@ def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
 
 
 def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
-    """Return the median over all GPUs of their node's CPU and memory per GPU."""
+    """Return the median CPU and memory per GPU of a node, where each node is counted once for each of its GPUs."""
     nodes = state.all_rows
     cards = (nodes.static("card_milli") > 0).sum(axis=0)
     needs = []
@@ -112,7 +112,7 @@ def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
 
 
 def stranded(need: Need, remaining: Floats, gpus: Floats) -> Floats:
-    """Return the expected number of `gpus` that remain empty if `remaining` of a resource is free, shape (n,)."""
+    """Return how many of the free `gpus` are expected to stay empty with `remaining` of a resource free, shape (n,)."""
     if not need.deviation:
         certain: Floats = remaining / need.mean
         np.subtract(gpus, certain, out=certain)

@@ -1,8 +1,8 @@
 """Prefer GPUs that are already shared, then free GPUs of nodes in use, then empty nodes (GPU packing).
 
 Rule, for a pod with GPUs (all divisions are integer divisions):
-    1. it fits on a shared GPU:                        max(100 - free milli / 10 / 10, 50)
-    2. it needs free GPUs of a node in use:            max(50 - free GPUs that it takes, 33)
+    1. the pod fits on a shared GPU:                   max(100 - free milli / 10 / 10, 50)
+    2. the pod needs free GPUs of a node in use:       max(50 - free GPUs that the pod uses, 33)
     3. all n GPUs of the node are free:                max(33 - n, n)
     A pod without GPUs scores 0. In case 1 the pod uses the GPU with the least sufficient free share.
 Source: the GpuPacking baseline of Weng et al. (USENIX ATC 2023).

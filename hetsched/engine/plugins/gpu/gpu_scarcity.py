@@ -5,8 +5,9 @@ of one of the few nodes that are large enough for another pod.
 Rule: some shapes of the mix can use only a part of the GPUs: those of the accepted model, memory, cores and vendor, on
 nodes with the requested number of such GPUs and the requested CPU and memory. The demand of such a shape is divided
 among these GPUs.
-load(g) = (this demand / all GPU demand) / (these GPUs / all GPUs). At load 1 these pods alone fill the GPU when the
-cluster is full. With random arrivals, the probability that such a pod needs the GPU is the first term of the price:
+load(g) = (this demand / all GPU demand) / (these GPUs / all GPUs). At load 1, pods of these shapes alone fill the GPU
+when the cluster is full. With random arrivals, the probability that such a pod needs the GPU is the first term of the
+price:
     price(g) = 1 - exp(-load(g)) + rarity * (1 - GPUs of its model / GPUs of the most frequent model)
                + reserve * max(0, 4 * rank - 3), rank = share of the model's nodes that precede its node by name
     score = 100 - 5 * requested GPUs * mean price of the node's GPUs that fit
@@ -105,7 +106,7 @@ def prices_of(state: ClusterState, rarity: float = 0.0, reserve: float = 0.0, *,
     for model in np.flatnonzero(frequency).tolist() if rarity or reserve else ():
         of_model = healthy & (models == model)
         having = of_model.any(axis=0)
-        rank = np.cumsum(having) - having  # number of nodes with the model that precede each node
+        rank = np.cumsum(having) - having  # rank of each node: the number of nodes with the model that precede it
         late = np.maximum(_STEEPNESS * rank / having.sum() - (_STEEPNESS - 1.0), 0.0)
         prior = rarity * (1.0 - frequency[model] / frequency.max()) + reserve * late
         prices += np.where(of_model, prior, 0.0)

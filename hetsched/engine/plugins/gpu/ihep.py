@@ -163,7 +163,7 @@ def _inputs(
         ratio = request.memo[_GPU_NODE_RATIO]
         return FormulaInput(_ihep_cpu, (ratio, params.cpu_weight, params.memory_weight, weights or 1.0))
     if params.similarity != "ratio" or cards is None or not cards.checks_every_fact:
-        return None  # the formula computes only `ratio`, over the GPUs that the loop finds usable
+        return None  # the formula supports only `ratio`, computed over the GPUs that the loop finds usable
     asked = request.shape.request(CPU) / 1000, request.shape.request(MEMORY) / _GIB
     numbers = gpu.count, gpu.memory_mib, gpu.cores, *asked, float(params.combine == "product")
     return FormulaInput(_ihep_gpu, numbers)
@@ -244,7 +244,7 @@ class Ihep:
         return score
 
     def quality(self, state: ClusterState) -> Floats:
-        """Return the quality of every GPU, 0-1, shape (G, N)."""
+        """Return the quality of every GPU, 0-1, shape (G, N): the weighted mean of compute, bandwidth and clock."""
         if self._known is None or self._known[0]() is not state or self._known[1] != state.epoch:
             self._known = (weakref.ref(state), state.epoch, self._qualities(state))
         return self._known[2]
@@ -264,7 +264,7 @@ class Ihep:
 
 
 def _facts(card: GpuCard, compute: str) -> tuple[float, float, float]:
-    """Return compute, bandwidth and clock of a GPU: the node's values, else those of its model, else 0."""
+    """Return compute, bandwidth and clock of a GPU: as the node states them, else as known for its model, else 0."""
     model = (facts_of(card.model) if card.model else None) or CardFacts("", "")
     if compute == "capability":
         power: float | None = float(model.compute_capability) if model.compute_capability else None
@@ -294,7 +294,7 @@ def _mean_ratio(*pairs: tuple[float, Floats]) -> Floats:
 
 
 def _cosine(*pairs: tuple[float, Floats]) -> Floats:
-    """Return the cosine of the angle between request and free."""
+    """Return the cosine of the angle between the request vector and the free vector of each node."""
     product, asked_square, free_square = np.zeros_like(pairs[0][1]), 0.0, np.zeros_like(pairs[0][1])
     for asked, free in pairs:
         remaining = np.maximum(free, 0.0)

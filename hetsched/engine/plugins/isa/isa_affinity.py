@@ -40,7 +40,7 @@ class IsaAffinityParams(IsaParams, frozen=True):
 
 
 class _Candidates(NamedTuple):
-    """Facts of each node, shapes (N,): `rank` of the pass, `affinity` 0-1, and `isa`, an id of its instruction set."""
+    """Criteria of each node, arrays (N,): `rank` of its pass, `affinity` 0-1, and `isa`, its instruction set's id."""
 
     rank: Ints
     affinity: Floats
@@ -74,7 +74,7 @@ class IsaAffinity:
         candidates = request.memo[_PREPARED]
         capacity = nodes.static("allocatable")[:2]
         used = np.where(capacity > 0, nodes.load("requested")[:2] / np.maximum(capacity, 1), 1.0)
-        # Rounded, so that 0.1 + 0.2 is not greater than 0.3 + 0.
+        # Round the utilisation, so that 0.1 + 0.2 is not greater than 0.3 + 0.
         raw: Floats = 100.0 * nodes.pick(candidates.affinity) - np.round((used[0] + used[1]) / 2.0, 9)
         return raw
 

@@ -1,10 +1,10 @@
 """Run a pod only on nodes that support its instruction set.
 
-Problem: an image for the wrong instruction set, or for a missing extension, is scheduled and fails at start.
-Rule: a node fits natively if closure(required) is a subset of closure(offered) in the ISA lattice of `hetsched.isa`.
-It fits by emulation if the pod allows that and an emulator (or, for `cross-isa`, a cross toolchain) on the node offers
-the requirement. The first choice (native, or emulated with `passes: qemu-first`) scores 100. A node with an unknown ISA
-is rejected, but does not lead to the verdict *never fits*. The same applies if the node states only a lower bound
+Problem: an image for the wrong instruction set, or for a missing extension, is scheduled and fails at start. Rule: a
+node fits natively if closure(required) is a subset of closure(offered) in the ISA lattice of `hetsched.isa`. It fits by
+emulation if the pod allows emulation and an emulator (or, for `cross-isa`, a cross toolchain) on the node offers the
+requirement. The first choice (native, or emulated with `passes: qemu-first`) scores 100. A node with an unknown ISA is
+rejected, but does not lead to the verdict *never fits*. The same applies if the node states only a lower bound
 (`complete` false) that lacks a required feature. `hetsched.engine.isa.isa_fit` has the full rule, and the comparison of
 `mode: paper`. Known platforms of the pod's images also restrict the nodes (`hetsched.engine.isa.image_fit`). If an
 image index is unreadable, `unknownImage` decides whether the pod is rejected until the index is readable, or placed by

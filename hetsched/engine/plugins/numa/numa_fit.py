@@ -97,7 +97,7 @@ class _PreparedDemand(NamedTuple):
 )
 class NumaFit:
     params: NumaFitParams
-    compiled_reserve = LoopReserve.NOTHING  # the compiled loop skips shapes that this plugin filters
+    compiled_reserve = LoopReserve.NOTHING  # shapes that this plugin filters are left to the scheduling cycle
 
     @property
     def counts_zone_memory(self) -> bool:
@@ -188,7 +188,10 @@ def _only(positions: tuple[int, ...], node: Window) -> Bools:
 
 
 def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield the reasons why zones lack capacity, each with the largest amounts on the nodes that it applies to."""
+    """Yield refusals for zones without enough capacity, each with the (n,) mask of its nodes.
+
+    A refusal states the largest amounts that the zones of these nodes have free.
+    """
     if demand is None:
         return
     setup = nodes.static("topology_setup")
@@ -249,7 +252,7 @@ def _lent(rows: Bools, lent: Ints, cpu: str) -> tuple[Refusal, Bools]:
 
 
 def _else_suitable(demand: ZoneDemand, nodes: Window) -> Bools:
-    """Return the (Z, n) mask of zones that have the memory (or unknown memory) and the GPUs for the whole pod."""
+    """Return the (Z, n) mask of zones with enough GPUs, and enough or unknown memory, for the whole pod."""
     suitable: Bools = np.ones((nodes.columns.layout.zones, nodes.n), np.bool_)
     if demand.memory_mib:
         unknown = nodes.static("zone_memory") == UNKNOWN
@@ -260,7 +263,10 @@ def _else_suitable(demand: ZoneDemand, nodes: Window) -> Bools:
 def _without_memory(
     demand: ZoneDemand, nodes: Window, rows: Bools, with_cpu: Bools | None
 ) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield the rows that lack memory, either in each zone of `with_cpu` (Z, n) or in all zones together."""
+    """Yield refusals of rows without enough memory, each with its (n,) mask.
+
+    The memory is missing in every zone of `with_cpu` (Z, n) or, if that is None, in all zones together.
+    """
     if not demand.memory_mib:
         return
     asked = format_amount(MEMORY, demand.memory_mib * MIB)
@@ -311,7 +317,7 @@ def _few_cpus(reason: str) -> Refusal:
 
 
 def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield the expected kubelet rejections, one refusal for each admission error."""
+    """Yield one refusal for each admission error that the kubelets are predicted to report, with its (n,) mask."""
     if admission is None:
         return
     rows, reasons = admission.reasons(nodes)

@@ -82,7 +82,7 @@ class Preemption:
         return search.best(self.params.most_nodes)
 
     def waits_to_evict(self, request: Request, state: ClusterState) -> Message | None:
-        """Return what the pod waits for if a budget selects a possible victim, even one whose eviction was rejected."""
+        """Return a wait condition if a disruption budget selects a possible victim (rejected evictions included)."""
         if not state.budgets or not _may_preempt(request.pod):
             return None
         rule = self._rule(request, state, ProtectedPods(foreign=state.spared.foreign))

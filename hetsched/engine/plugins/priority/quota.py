@@ -1,4 +1,4 @@
-"""Keep every team within its quota, and let it borrow unused quota of others.
+"""Keep every team within its quota, and let it borrow the unused quota of other teams.
 
 Rule, per requested resource, where `used` is the sum over the placed pods of the namespace:
     used + request > max                       rejected, `QuotaMaxExceeded`; a request above max never fits
@@ -74,7 +74,7 @@ class Quota:
 
 
 def _sums(request: Request, amounts: dict[str, tuple[int, int]]) -> str:
-    """Format every resource as `cpu 6 + 2 of 6`: use, request and limit."""
+    """Format the use, request and limit of every resource, such as `cpu 6 + 2 of 6`."""
     parts = []
     for name, (used, limit) in amounts.items():
         asked = request.shape.request(name)
