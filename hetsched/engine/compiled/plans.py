@@ -245,7 +245,7 @@ class Plans:
         return _StaticPart(len(self._parts), mask, scores, "")
 
     def _base(self, part: _StaticPart, card: int) -> int:
-        """Return the id of the static totals of `part`, and -inf on nodes with too few healthy GPUs for `card`."""
+        """Return the id of the static totals of `part`; nodes with too few healthy GPUs for `card` have -inf."""
         cards = int(self.shapes.cards.number[card])
         key = (part.number, cards, part.alone)
         found = self._base_ids.get(key)

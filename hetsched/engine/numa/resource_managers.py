@@ -151,7 +151,7 @@ class DeviceManager:
         return [(mask, mask.bit_count() == least) for mask in found]
 
     def take(self, asked: int, affinity: int, init: bool) -> None:
-        """Take devices released by init containers, then devices in the affinity, then others.
+        """Take devices released by init containers, then devices inside the affinity, then devices outside it.
 
         Zones with the fewest free devices come first.
         """

@@ -208,7 +208,7 @@ class MoveSearch:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Return the rows on which the pod fits without the movable pods, each with the least number of moves."""
+        """Return the rows on which the pod fits without the movable pods, with the least number of pods to move."""
         state = self.board.state
         movable = {placed.pod.key for unit in self._units for placed in unit}
         relieved = PreemptiblePods(state, lambda placed: placed.pod.key in movable).relieved
