@@ -110,7 +110,8 @@ class _Provider(DjangoOAuth2App):
         found: dict[str, Any] = super().load_server_metadata()
         if found.get("issuer") != settings.HETSCHED_OIDC_ISSUER:
             found.pop("_loaded_at", None)  # load the metadata again next time
-            raise SignInRefused(f"the provider calls itself {str(found.get('issuer'))[:200]!r}")
+            issuer = str(found.get("issuer"))[:200]
+            raise SignInRefused(f"the issuer in the provider's metadata is {issuer!r}, not HETSCHED_OIDC_ISSUER")
         offered = found.get("id_token_signing_alg_values_supported") or ["RS256"]
         found["id_token_signing_alg_values_supported"] = [name for name in offered if name in SIGNATURES]
         return found
@@ -226,10 +227,10 @@ def _account_of(claims: dict[str, Any]) -> Any:
     """
     subject, roles = str(claims["sub"]), _roles(claims)
     if not 0 < len(subject) <= 255 or "\0" in subject:
-        raise SignInRefused("the subject cannot be stored")
+        raise SignInRefused("the subject is longer than 255 characters or contains a NUL character")
     if not roles:
         _remove_roles(subject)
-        raise SignInRefused(f"no group of {_name(claims, subject)!r} has a role")
+        raise SignInRefused(f"no group of {_name(claims, subject)!r} is mapped to a role")
     with write_transaction():
         known = _find_account(subject)
         user = known.user if known else _create_account(settings.HETSCHED_OIDC_ISSUER, subject, _name(claims, subject))
@@ -267,7 +268,7 @@ def _create_account(issuer: str, subject: str, name: str) -> Any:
     names = (name, f"{name}@{host}"[:140], *(f"{name}@{host}"[:140] + f"-{number}" for number in range(2, 1000)))
     free = next((one for one in names if not users.filter(username__iexact=one).exists()), None)
     if free is None:
-        raise SignInRefused(f"a thousand accounts are called {name!r}")
+        raise SignInRefused(f"all user names derived from {name!r} are taken")
     user = users.create_user(free)  # without a usable password
     ExternalAccount.objects.create(user=user, issuer=issuer, subject=subject)
     return user

@@ -183,7 +183,7 @@ def resolve(plaintext: str) -> Token | None:
             return token
         if len(token.digest) != len(digest):
             log.warning(
-                "token refused: its digest does not match the settings of SECRET_KEY",
+                "token rejected: SECRET_KEY was set or removed after the token was created",
                 token=token.name,
                 key=token.token_key,
             )

@@ -52,10 +52,10 @@ def _parse(
         if kind is None:
             documents.extend(load_documents(data, name=name))
         elif len(data) > MAX_BYTES:
-            raise InputError("ManifestTooLarge", f"it has more than {MAX_BYTES} bytes", place=name)
+            raise InputError("ManifestTooLarge", f"the file is larger than {MAX_BYTES} bytes", place=name)
         elif (kind == "pods") != workload:
             wanted = "pod list" if workload else "node list"
-            raise InputError("WrongFile", f"it is an openb list of {kind}", place=name, hint=f"Give a {wanted} here")
+            raise InputError("WrongFile", f"the file is an openb list of {kind}", place=name, hint=f"Use a {wanted}")
         else:
             lists.append((openb.read_pods if workload else openb.read_nodes)(data, name))
     objects = read_content(documents, workload=workload, known=known, names=names)

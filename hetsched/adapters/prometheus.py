@@ -52,9 +52,9 @@ def query(ask: CollectorClient, url: str, text: str) -> list[LabelledNumber]:
     try:
         answer = msgspec.convert(document, _QueryResponse)
     except (msgspec.ValidationError, RecursionError):
-        raise SourceError("AnswerNotPrometheus", "the answer is not one of Prometheus' query API") from None
+        raise SourceError("AnswerNotPrometheus", "the response is not from the Prometheus query API") from None
     if answer.status != "success" or answer.data is None or answer.data.result_type != "vector":
-        raise SourceError("AnswerNotPrometheus", "the answer to the query is no vector")
+        raise SourceError("AnswerNotPrometheus", "the result of the query is not a vector")
     if len(answer.data.result) > MOST_SERIES:
         raise SourceError("AnswerTooLarge", Message("the query returns more than {n} series", n=MOST_SERIES))
     found = [LabelledNumber(one.metric, one.value[0], _number(one.value[1])) for one in answer.data.result]

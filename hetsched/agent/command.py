@@ -130,7 +130,7 @@ def read_document(settings: AgentSettings) -> bytes | None:
         raise InputError("FileUnusable", error.strerror or str(error), place=str(settings.nvidia_smi)) from error
     if len(document) > MAX_DOCUMENT_BYTES:
         raise InputError(
-            "FileUnusable", f"it is larger than {MAX_DOCUMENT_BYTES} bytes", place=str(settings.nvidia_smi)
+            "FileUnusable", f"the file is larger than {MAX_DOCUMENT_BYTES} bytes", place=str(settings.nvidia_smi)
         )
     return document
 

@@ -132,7 +132,7 @@ def _memory_mib(tree: Tree) -> int | None:
         words = amount.split()
         if name == "MemTotal" and len(words) == 2 and words[0].isdecimal() and len(words[0]) < 18:
             return int(words[0]) // 1024
-    tree.problems.append(MachineProblem("MemoryUnknown", "/proc/meminfo: it has no MemTotal", "/proc/meminfo"))
+    tree.problems.append(MachineProblem("MemoryUnknown", "/proc/meminfo: MemTotal is missing", "/proc/meminfo"))
     return None
 
 

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the daemon; each can also be set by an environment variable."""
     parser.add_argument("--server", metavar="URL", help="control plane to report to (HETSCHED_SERVER)")
     parser.add_argument("--token", metavar="TOKEN", help="token of this node (HETSCHED_TOKEN)")
-    parser.add_argument("--token-file", metavar="FILE", help="file that holds the token (HETSCHED_TOKEN_FILE)")
+    parser.add_argument("--token-file", metavar="FILE", help="file that contains the token (HETSCHED_TOKEN_FILE)")
     parser.add_argument("--ca-file", metavar="FILE", help="CA certificates of the server (HETSCHED_CA_FILE)")
     parser.add_argument("--cluster", metavar="NAME", help="cluster that issued the token (HETSCHED_CLUSTER)")
     parser.add_argument("--state", metavar="DIR", help=f"state file (HETSCHED_AGENT_STATE, {STATE})")
@@ -82,7 +82,7 @@ def reporting(given: argparse.Namespace, environment: Mapping[str, str] = os.env
     if (given.token and given.token_file) or not (given.token or given.token_file) and token and token_file:
         raise InputError(
             "TokenAmbiguous", "the token and a token file are both set", place="HETSCHED_TOKEN, HETSCHED_TOKEN_FILE",
-            hint="Unset one of them, or name one with --token or --token-file",
+            hint="Unset one of them, or use --token or --token-file",
         )  # fmt: skip
     if server:
         _check(server)
@@ -112,4 +112,6 @@ def _check(server: str) -> None:
     except ValueError:
         usable = plain = None
     if not usable or not plain:
-        raise InputError("ServerInvalid", f"{server[:100]!r} is not http://host or https://host", place="--server")
+        raise InputError(
+            "ServerInvalid", f"{server[:100]!r} is not a server URL: use http://host or https://host", place="--server"
+        )

@@ -57,9 +57,7 @@ def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[Ma
     """Return the NUMA zones and the CPUs of a machine; each is None if it cannot be read."""
     known = _read_numbers(tree, CPUS, _CPU, MOST_CPUS)
     if not known:
-        _problem(
-            tree, "CpusUnknown", CPUS, "the list contains no CPU" if known is not None else f"over {MOST_CPUS} CPUs"
-        )
+        _problem(tree, "CpusUnknown", CPUS, "no CPU is listed" if known is not None else f"more than {MOST_CPUS} CPUs")
         return None, None
     online = _online(tree, known)
     zones, zone_of = _zones(tree, online)
@@ -103,7 +101,7 @@ def _online(tree: Tree, known: Cpus) -> Cpus:
         return frozenset(cpu for cpu in known if tree.text(f"{CPUS}/cpu{cpu}/online", 64) != "0")
     if online - known:
         missing = format_cpuset(online - known)
-        _problem(tree, "CpusContradict", CPUS, f"CPUs {missing} are online and have no folder")
+        _problem(tree, "CpusContradict", CPUS, f"CPUs {missing} are online but have no folder")
     return online & known
 
 
@@ -111,7 +109,9 @@ def _place(tree: Tree, cpu: int) -> _CpuTopology:
     folder = f"{CPUS}/cpu{cpu}/topology"
     siblings = _cpus(tree, folder, "thread_siblings_list", "core_cpus_list", mask="thread_siblings")
     if siblings is not None and cpu not in siblings:
-        _problem(tree, "CpusContradict", folder, f"CPU {cpu} is none of its own siblings {format_cpuset(siblings)}")
+        _problem(
+            tree, "CpusContradict", folder, f"CPU {cpu} is not in its own list of siblings {format_cpuset(siblings)}"
+        )
         siblings = None
     cluster = _id(tree, f"{folder}/cluster_id")
     return _CpuTopology(
@@ -136,7 +136,9 @@ def _last_cache(tree: Tree, cpu: int) -> int | None:
     if shared is None:
         return None
     if cpu not in shared:
-        _problem(tree, "CpusContradict", folder, f"CPU {cpu} does not share its own last cache")
+        _problem(
+            tree, "CpusContradict", folder, f"CPU {cpu} is not in the list of CPUs that share its last-level cache"
+        )
         return None
     return min(shared)
 
@@ -173,7 +175,7 @@ def _report_split_cores(tree: Tree, cpus: Iterable[MachineCpu], cores: Mapping[i
     of = {cpu.id: cpu for cpu in cpus}
     for group in sorted(set(cores.values()), key=min):
         if len({(of[cpu].socket, of[cpu].zone) for cpu in group}) > 1:
-            what = f"CPUs {format_cpuset(group)} are one core, in several sockets or zones"
+            what = f"CPUs {format_cpuset(group)} form one core, but are in several sockets or zones"
             _problem(tree, "CpusContradict", CPUS, what)
 
 
@@ -185,20 +187,20 @@ def _zones(tree: Tree, online: Cpus) -> tuple[tuple[MachineZone, ...] | None, di
     known = _read_numbers(tree, NODES, _NODE, MOST_ZONES)
     if not known:
         if known is None or tree.exists(NODES):
-            _problem(tree, "ZonesUnknown", NODES, "it names no memory node, or too many of them")
+            _problem(tree, "ZonesUnknown", NODES, f"the folder contains no memory node or more than {MOST_ZONES}")
             return None, {}
         return (_whole_machine(tree, online),), dict.fromkeys(online, 0)
     order = _read_cpu_list(tree, f"{NODES}/online") or known
     if order - known:
         missing = format_cpuset(order - known)
-        _problem(tree, "ZonesContradict", NODES, f"memory nodes {missing} are online and have no folder")
+        _problem(tree, "ZonesContradict", NODES, f"memory nodes {missing} are online but have no folder")
     zone_of: dict[int, int] = {}
     found: list[MachineZone] = []
     for zone in sorted(order & known):
         claimed = _cpus_of_zone(tree, zone)
         twice = claimed & zone_of.keys()
         if twice:
-            _problem(tree, "ZonesContradict", _node(zone), f"CPUs {format_cpuset(twice)} are in another zone too")
+            _problem(tree, "ZonesContradict", _node(zone), f"CPUs {format_cpuset(twice)} are also in another zone")
         zone_of.update(dict.fromkeys(claimed - twice, zone))
         found.append(
             MachineZone(
@@ -247,7 +249,7 @@ def _distances(tree: Tree, zone: int, order: list[int], known: Cpus) -> tuple[in
     path = f"{_node(zone)}/distance"
     text = tree.text(path)
     if not text:
-        _problem(tree, "DistancesUnknown", path, "it is missing or empty")
+        _problem(tree, "DistancesUnknown", path, "the file is missing or empty")
         return None
     row = text.split()
     own = order.index(zone)
@@ -257,11 +259,11 @@ def _distances(tree: Tree, zone: int, order: list[int], known: Cpus) -> tuple[in
         possible = sorted(_read_cpu_list(tree, f"{NODES}/possible") or ())
         if len(row) == len(possible) and zone in possible and int(row[possible.index(zone)]) == 10:
             what = (
-                f"{len(row)} distances for {len(order)} online nodes; they are taken for the {len(row)} possible ones"
+                f"{len(row)} distances for {len(order)} online nodes; they are used for the {len(row)} possible nodes"
             )
             _problem(tree, "DistancesContradict", path, what)
             return tuple(int(e) for number, e in zip(possible, row, strict=True) if number in order and number in known)
-    what = f"{text[:80]!r} is no row of {len(order)} distances whose entry {own + 1} is 10"
+    what = f"{text[:80]!r} is not a row of {len(order)} distances whose entry {own + 1} is 10"
     _problem(tree, "DistancesContradict", path, what)
     return None
 
@@ -306,7 +308,7 @@ def _read_cpu_list(tree: Tree, path: str) -> Cpus | None:
     if text is None:
         return None
     if any(len(number) > 5 or int(number) >= MOST_CPUS for number in set(_LARGE.findall(text))):
-        _problem(tree, "ListUnreadable", path, f"it names more than the {MOST_CPUS} CPUs that a machine can have")
+        _problem(tree, "ListUnreadable", path, f"a CPU number is too large: at most {MOST_CPUS - 1} is supported")
         return None
     try:
         return parse_cpuset(text)

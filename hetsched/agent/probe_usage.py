@@ -96,11 +96,11 @@ class UsageMeter:
         before, after = self._before, self._sample(tree)
         if before is None or after.at - before.at < LEAST_WINDOW_SECONDS:
             self._before = before or after
-            _problem(tree, "UsageNotMeasured", "a measurement needs two samples, and only one exists")
+            _problem(tree, "UsageNotMeasured", "a measurement needs two samples, but only one exists")
             return None
         self._before = after
         if before.cpus and before.cpus == after.cpus:
-            _problem(tree, "UsageNotMeasured", "the counters do not change, as in a copied tree")
+            _problem(tree, "UsageNotMeasured", "the CPU counters do not change; /proc may be a copy")
             return None
         window = after.at - before.at
         self._smooth(before, after, window)

@@ -195,7 +195,7 @@ class Agent:
         try:
             key = urlsafe_b64decode(answer.key)
         except ValueError:
-            log.warning("the response of the control plane contains no key")
+            log.warning("the key in the response of the control plane is not valid base64")
             return
         self._pins.learn(
             answer.cluster, key, [(allocation.uid, allocation.allocation) for allocation in answer.allocations]

@@ -173,7 +173,7 @@ class Sender:
         """Log the facts of this machine that are in quarantine, whenever this list changes."""
         doubts = sorted(problem.message for problem in answer.problems if problem.code == "FactQuarantined")
         if doubts != self._doubts:
-            log.warning("facts that wait for a review: %s", "; ".join(doubts[:5]) or "none")
+            log.warning("quarantined facts, waiting for a review: %s", "; ".join(doubts[:5]) or "none")
             self._doubts = doubts
 
     def _failed(self, failure: UplinkFailure, unsent: bool) -> float:

@@ -61,7 +61,7 @@ class Tree:
         try:
             return int(text)
         except ValueError:
-            self._add_problem("FileNotNumber", path, f"the file contains {text[:40]!r}")
+            self._add_problem("FileNotNumber", path, f"{text[:40]!r} is not a whole number")
             return None
 
     def data(self, path: str, limit_bytes: int = MAX_BYTES) -> bytes | None:
@@ -70,7 +70,7 @@ class Tree:
             found = self._walk(path)
             try:
                 if not stat.S_ISREG(os.fstat(found).st_mode):
-                    self._add_problem("FileNotRegular", path, "it is not a regular file")
+                    self._add_problem("FileNotRegular", path, "not a regular file")
                     return None
                 # Opened through /proc/self/fd, so the checked file is read even if its name was replaced.
                 reader = os.open(f"/proc/self/fd/{found}", _READ)
@@ -98,7 +98,7 @@ class Tree:
             self._failed(path, error)
             return ()
         if len(names) > MAX_NAMES:
-            self._add_problem("DirectoryTooLarge", path, f"the folder contains more than {MAX_NAMES} names")
+            self._add_problem("DirectoryTooLarge", path, f"the folder contains more than {MAX_NAMES} entries")
             return ()
         return tuple(sorted(names))
 
@@ -140,7 +140,7 @@ class Tree:
                 os.close(entry)
                 links += 1
                 if links > _MAX_LINKS:
-                    raise OSError(errno.ELOOP, "too many links")
+                    raise OSError(errno.ELOOP, "too many symbolic links")
                 target = os.readlink(part, dir_fd=stack[-1])
                 if target.startswith("/"):
                     while len(stack) > 1:
@@ -157,13 +157,13 @@ class Tree:
             chunks.append(chunk)
             remaining -= len(chunk)
         if remaining <= 0:
-            self._add_problem("FileTooLarge", path, f"it is larger than {limit_bytes} bytes")
+            self._add_problem("FileTooLarge", path, f"the file is larger than {limit_bytes} bytes")
             return None
         return b"".join(chunks)
 
     def _failed(self, path: str, error: OSError) -> None:
         if error.errno not in _ABSENT:
-            self._add_problem("FileUnreadable", path, error.strerror or "it cannot be read")
+            self._add_problem("FileUnreadable", path, error.strerror or "the file cannot be read")
 
     def _add_problem(self, code: str, path: str, why: str) -> None:
         self.problems.append(MachineProblem(code, f"/{path.lstrip('/')}: {why}", f"/{path.lstrip('/')}"))

@@ -111,7 +111,7 @@ class Uplink:
             answer: HTTPResponse = connection.getresponse()
             data = answer.read(MOST_ANSWER_BYTES + 1)
             if len(data) > MOST_ANSWER_BYTES:
-                raise HTTPException(f"the answer is larger than {MOST_ANSWER_BYTES} bytes")
+                raise HTTPException(f"the response is larger than {MOST_ANSWER_BYTES} bytes")
             if not answer.will_close:
                 self._kept, connection = connection, None  # type: ignore[assignment]
             return answer.status, answer.headers.get("Retry-After", ""), data
@@ -149,7 +149,7 @@ def _rejection(status: int, after: str, data: bytes) -> UplinkFailure:
         problem = _Problem()
     code = problem.code or ("Redirected" if 300 <= status < 400 else f"Status{status}")
     wait = float(after) if after.isascii() and after.isdigit() and len(after) < 6 else 0.0
-    return UplinkFailure(status, code[:60], problem.detail[:300] or f"the server answered {status}", wait)
+    return UplinkFailure(status, code[:60], problem.detail[:300] or f"the server responded with status {status}", wait)
 
 
 def _error_text(error: Exception) -> str:

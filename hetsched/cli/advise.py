@@ -137,7 +137,7 @@ def _advise_on_files(
     print_warnings(in_order(nodes.warnings + asked.warnings))
     if goal is Goal.ROOM and not asked.pending:
         raise InputError(
-            "WorkloadEmpty", "goal `room` requires at least one pod", place="-f", hint="Use -f to name files with pods"
+            "WorkloadEmpty", "goal `room` requires at least one pod", place="-f", hint="Add pods with -f FILE"
         )
     (spec,), pods = choose_policies([policy] if policy else [], nodes, asked)
     state = ClusterState.of(nodes)
@@ -183,7 +183,7 @@ def show(advice: Advice) -> None:
     if advice.moves:
         _show_moves(out, advice.moves)
         cost = advice.cost
-        lost = f", {duration(cost.lost_seconds)} of run time are lost" if cost.lost_seconds else ""
+        lost = f", {duration(cost.lost_seconds)} of run time lost" if cost.lost_seconds else ""
         bare = f", {cost.not_coming_back} are not recreated by a controller" if cost.not_coming_back else ""
         pinned = f", {cost.exclusive} with exclusive CPUs" if cost.exclusive else ""
         out.print(f"cost: {cost.restarts} restarts{bare}{pinned}{lost}", soft_wrap=True)

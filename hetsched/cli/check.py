@@ -112,7 +112,7 @@ def check(
         answer = _online(server or DEFAULT_SERVER, token, on, filename, policy)
     else:
         raise InputError(
-            "FleetMissing", "no cluster is named", place="--cluster",
+            "FleetMissing", "no cluster is specified", place="--cluster",
             hint="Use --cluster FILE, or --server (HETSCHED_SERVER) with a token",
         )  # fmt: skip
     answer = msgspec.structs.replace(answer, warnings=asked.warnings or None)

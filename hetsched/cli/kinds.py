@@ -88,7 +88,5 @@ def kind_of(name: str) -> ResourceList:
     if found is None:
         near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1)
         hint = f"Did you mean {_BY_NAME[near[0]].name}? " if near else ""
-        raise InputError(
-            "OptionInvalid", f"there is no kind {name!r}", place="KIND", hint=f"{hint}Known: {kind_list()}"
-        )
+        raise InputError("OptionInvalid", f"unknown kind {name!r}", place="KIND", hint=f"{hint}Known: {kind_list()}")
     return found

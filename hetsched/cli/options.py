@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hetsched.engine.framework.policy import Policy
 
 STDIN = "-"
-_ADD_NODES = "Write them with kubectl get nodes,pods -A -o yaml"
+_ADD_NODES = "Export the nodes with kubectl get nodes,pods -A -o yaml"
 _MANIFESTS = (".yaml", ".yml", ".json", ".csv")
 _DURATION = re.compile(r"([0-9]{1,7})([smhd]?)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -88,7 +88,7 @@ def read_sources(paths: Sequence[str], option: str) -> list[Source]:
     """
     paths = [one for path in paths for one in _files(path, option)]
     if len(set(paths)) != len(paths):
-        raise InputError("InputRepeated", "the same file is given twice", place=option, hint="Name each file once")
+        raise InputError("InputRepeated", "the same file is given twice", place=option, hint="Give each file once")
     sources = []
     for path in paths:
         try:
@@ -117,7 +117,7 @@ def _files(path: str, option: str) -> list[str]:
             "WorkloadEmpty",
             f"the folder contains no {', '.join(_MANIFESTS)} file",
             place=f"{option} {path}",
-            hint="Name a folder with manifests, or a file",
+            hint="Use a folder with manifests, or a file",
         )
     return found
 
@@ -181,7 +181,7 @@ def read_inputs(
             "WorkloadEmpty",
             "the files contain no pod to place",
             place=f"{option} {', '.join(workload)}",
-            hint=kind_hint(asked.warnings) or "Pods with spec.nodeName are already running",
+            hint=kind_hint(asked.warnings) or "Pods with spec.nodeName are treated as already running",
         )
     if replace:
         coming = {pod.key for pod in asked.pending}
@@ -314,7 +314,7 @@ def choose_policies(
         for name in names:
             if names.count(name) > 1:
                 raise InputError(
-                    "PolicyRepeated", f"policy {name} is given twice", place="--policy", hint="Name each policy once"
+                    "PolicyRepeated", f"policy {name} is given twice", place="--policy", hint="Give each policy once"
                 )
         return specs, list(asked.pending)
     defaults = nodes.namespace_policies | asked.namespace_policies

@@ -178,7 +178,7 @@ def difference(
         return
     out, changes = console(), found["diff"]
     if changes["same"]:
-        out.print("the versions are equal")
+        out.print("the versions are identical")
         return
     shown = table("plugin", "", "place", "weight", "parameters", right=("place", "weight"))
     for plugin in changes["plugins"]:

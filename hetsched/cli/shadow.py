@@ -43,7 +43,7 @@ def _show(out: Console, document: dict[str, Any]) -> None:
     mode = f" in shadow mode with {found['scheduler']}" if found["scheduler"] else ""
     out.print(f"[bold]{escape(found['cluster'])}[/]{escape(mode)}: {found['judged']} pods compared", soft_wrap=True)
     if found["waiting"] or found["dropped"]:
-        out.print(f"{found['waiting']} pods wait for a comparison, {found['dropped']} were dropped")
+        out.print(f"{found['waiting']} pods are waiting for comparison, {found['dropped']} were dropped")
     if not found["judged"]:
         return
     counts = table("", "pods", "share", right=("pods", "share"))
@@ -51,7 +51,9 @@ def _show(out: Console, document: dict[str, Any]) -> None:
         counts.add_row(label, str(found[name]), f"{100 * found[name] / found['judged']:.1f} %")
     out.print(counts)
     if found["choices"]:
-        out.print(f"of {found['choices']} pods with a choice of nodes, {found['sameOfChoices']} are on the same node")
+        out.print(
+            f"of {found['choices']} pods with several feasible nodes, {found['sameOfChoices']} are on the same node"
+        )
     if found["regretMean"] is not None:
         out.print(
             f"regret in score points: mean {found['regretMean']:.2f}, median {found['regretMedian']:.2f}, "
@@ -71,7 +73,7 @@ _LABELS = (
     ("same", "same node"),
     ("equal", "equal score"),
     ("worse", "worse"),
-    ("infeasible", "rejected by our filters"),
+    ("infeasible", "rejected by hetsched's filters"),
 )
 
 

@@ -297,7 +297,7 @@ def test_gang_is_evicted_only_if_budgets_allow_all_members(
     evict.run(live_gang.pk)
     assert asked == [("g-0", True), ("g-1", True)]
     advance_plan(live_gang.pk)
-    message = "the disruption budget default/guard allows 1 of the evictions that belong together"
+    message = "the disruption budget default/guard allows only 1 of the planned evictions"
     assert Rebalance.objects.get().message == f"default/g-1 may not be evicted: {message}"
 
 

@@ -139,7 +139,7 @@ def test_repeated_fact_changes_no_node(cluster: Cluster) -> None:
 
 def test_missing_zone_is_a_problem(cluster: Cluster) -> None:
     receive_findings(collector(cluster), CollectedNode("n1", now(), zones={"7": 1}))
-    assert report().problems == ("CollectedZoneUnknown: collector racks reports 7, which is not a zone of this node",)
+    assert report().problems == ("CollectedZoneUnknown: collector racks reports zones that the node does not have: 7",)
 
 
 def test_override_by_an_operator_has_precedence(cluster: Cluster) -> None:

@@ -282,7 +282,7 @@ def test_ready_victims_of_one_budget_are_charged_together(
     assert [is_leaving(api, name) for name in ("a", "b")] == [leaving > 0] * 2
     if not leaving:
         refused = Eviction.objects.get(state=Eviction.REFUSED)
-        assert refused.message == "the disruption budget default/guard allows 1 of the evictions that belong together"
+        assert refused.message == "the disruption budget default/guard allows only 1 of the planned evictions"
         assert not Nomination.objects.filter(active=True).exists()
 
 

@@ -66,7 +66,7 @@ def test_object_is_active_and_its_status_has_the_version(api: Api, cluster: Clus
     eventually(followed, lambda: accepted(1))
     assert active_specs({"dense"})["dense"].plugins[1].name == "binpack"
     assert reported_status(api, cluster) == {
-        "observedGeneration": 1, "version": 1, "status": "True", "reason": "Accepted", "message": "version 1 decides",
+        "observedGeneration": 1, "version": 1, "status": "True", "reason": "Accepted", "message": "version 1 is active",
     }  # fmt: skip
     change(api, plugins("binpack", weight=3))
     eventually(followed, lambda: accepted(2))
@@ -84,7 +84,7 @@ def test_invalid_object_gets_its_field_and_the_valid_version_stays_active(
     found = reported_status(api, cluster)
     assert (found["status"], found["reason"], found["version"]) == ("False", "PolicyPluginUnknown", 1)
     assert found["message"].startswith("spec.plugins[1]: there is no plugin 'binpak'")
-    assert found["message"].endswith("; version 1 goes on")
+    assert found["message"].endswith("; version 1 remains active")
     assert Policy.objects.get(name="dense").active_version == 1
 
 

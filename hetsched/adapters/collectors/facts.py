@@ -36,7 +36,7 @@ class FactReader:
         state = words.get(text, text).lower() if isinstance(value, str | int | bool) else ""
         if state in POWER_STATES:
             return state
-        self._add_problem(node, f"{text[:40]!r} is none of the power states {', '.join(POWER_STATES)}")
+        self._add_problem(node, f"{text[:40]!r} is not a power state: use one of {', '.join(POWER_STATES)}")
         return None
 
     def watts(self, node: str, value: Any) -> int | None:
@@ -44,7 +44,7 @@ class FactReader:
         number = _number(value)
         if number is not None and 0 <= number <= _MOST_WATTS:
             return math.floor(number)
-        self._add_problem(node, f"{str(value)[:40]!r} is no number of watts")
+        self._add_problem(node, f"{str(value)[:40]!r} is not a valid number of watts")
         return None
 
     def millis(self, node: str, value: Any) -> int | None:
@@ -58,7 +58,7 @@ class FactReader:
             number = _number(value)
             if number is not None and 0 <= number <= 2**20:
                 return math.floor(number * 1000 + 1e-6)
-        self._add_problem(node, f"{str(value)[:40]!r} is not an amount of CPU")
+        self._add_problem(node, f"{str(value)[:40]!r} is not a valid amount of CPU")
         return None
 
     def moment(self, node: str, value: Any) -> str | None:
@@ -66,7 +66,7 @@ class FactReader:
         at = seconds(value) if isinstance(value, str) else _number(value)
         if at is not None and 0 < at < 2**33:
             return rfc3339(datetime.fromtimestamp(at, UTC))
-        self._add_problem(node, f"{str(value)[:40]!r} is not a time")
+        self._add_problem(node, f"{str(value)[:40]!r} is not a valid time")
         return None
 
 

@@ -138,7 +138,7 @@ class HttpJson:
             if node is not None:
                 findings[node] = self._finding(node, item, reader, seen)
         if listed and not findings:
-            reader.problems.append(f"none of {len(listed)} items names a node of this cluster")
+            reader.problems.append(f"none of the {len(listed)} items matches a node of this cluster")
         return Collected(tuple(findings[node] for node in sorted(findings)), tuple(reader.problems))
 
     def _finding(self, node: str, item: Any, reader: FactReader, now: str) -> CollectedNode:

@@ -74,7 +74,7 @@ _PRESETS: dict[str, dict[str, str]] = {
 }
 
 _Query = Annotated[str, msgspec.Meta(max_length=2000)]
-_HOW = "In place of the preset's query; - leaves the resource out. %W, %L, %M: window, labels and selector."
+_HOW = "Replaces the preset's query; - omits the resource. %W, %L and %M: window, labels and selector."
 
 
 class PrometheusLoadParams(Params, frozen=True):
@@ -164,7 +164,7 @@ class PrometheusLoad:
         times = self._by_node(seen, naming)
         problems = []
         if seen and not times:
-            problems.append(f"none of {len(seen)} series names a node of this cluster")
+            problems.append(f"none of the {len(seen)} series matches a node of this cluster")
         usage: dict[str, dict[str, int]] = {}
         for resource, text in queries.items():
             try:

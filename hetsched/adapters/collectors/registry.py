@@ -91,10 +91,10 @@ def collector(name: str, *, summary: str, params: type[Params], load: bool = Fal
         cls.info = CollectorInfo(name, summary, cls, params, load, doc, cls.__module__)
         where = f"collector {name!r} in {cls.__module__}"
         if not _NAME.fullmatch(name):
-            raise CollectorError(f"{where}: a name is lower-case words joined by '-'")
+            raise CollectorError(f"{where}: the name must be lower-case words joined by '-'")
         for method in ("urls", "check", "collect"):
             if not callable(getattr(cls, method, None)):
-                raise CollectorError(f"{where}: it has no method {method}")
+                raise CollectorError(f"{where}: method {method} is missing")
         try:
             default_params(params)
         except TypeError as error:

@@ -46,15 +46,15 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     at, key_at = folder / "ca.crt", folder / "ca.key"
     if at.exists() != key_at.exists():
         lacking = key_at if at.exists() else at
-        raise InputError("AuthorityUnusable", f"{lacking.name} is missing", place=str(folder), hint="Name a new folder")
+        raise InputError("AuthorityUnusable", f"{lacking.name} is missing", place=str(folder), hint="Use a new folder")
     if at.exists():
         try:
             key = serialization.load_pem_private_key(key_at.read_bytes(), None)
             kept = x509.load_pem_x509_certificate(at.read_bytes())
         except ValueError as error:
-            raise InputError("AuthorityUnusable", str(error), place=str(folder), hint="Name a new folder") from None
+            raise InputError("AuthorityUnusable", str(error), place=str(folder), hint="Use a new folder") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise InputError("AuthorityUnusable", "its key is none of ours", place=str(key_at))
+            raise InputError("AuthorityUnusable", "the key is not an elliptic-curve key", place=str(key_at))
         return kept, key
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("hetsched extender authority")
@@ -119,7 +119,7 @@ def _name(text: str) -> x509.Name:
     try:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
     except ValueError:
-        raise InputError("NameInvalid", f"{text[:80]!r} is no name of 1 to 64 characters") from None
+        raise InputError("NameInvalid", f"the name {text[:80]!r} must have 1 to 64 characters") from None
 
 
 def _general(text: str) -> x509.GeneralName:
@@ -131,7 +131,9 @@ def _general(text: str) -> x509.GeneralName:
     try:
         return x509.DNSName(text)
     except ValueError:
-        raise InputError("NameInvalid", f"{text[:80]!r} is no name of a host", place="--host") from None
+        raise InputError(
+            "NameInvalid", f"{text[:80]!r} is neither a host name nor an IP address", place="--host"
+        ) from None
 
 
 def _pem(made: x509.Certificate) -> bytes:

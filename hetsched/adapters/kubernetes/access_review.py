@@ -98,7 +98,7 @@ DISCOVERY_RIGHTS = (
 )
 
 # Needed only if the connection allows reading pull secrets, and only in namespaces that grant it.
-PULL_RIGHTS = (Right("read images with", "get", SECRETS, per_namespace=True),)
+PULL_RIGHTS = (Right("read private images", "get", SECRETS, per_namespace=True),)
 
 
 class RightReview(msgspec.Struct, frozen=True):

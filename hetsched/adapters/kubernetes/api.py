@@ -247,7 +247,7 @@ def _refused(answer: Any, body: bytes) -> ApiFailure:
         status = _status.decode(body)
     except msgspec.DecodeError:
         # do not pass on text from a server that is not an API server
-        status = _ErrorStatus(message="the answer is not an API server's")
+        status = _ErrorStatus(message="the response is not from a Kubernetes API server")
     wait = answer.headers.get("retry-after", "")
     causes = status.details.causes if status.details is not None else None
     return ApiFailure(

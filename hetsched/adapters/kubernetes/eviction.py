@@ -149,7 +149,7 @@ def _charge(budgets: Sequence[_ChargedBudget], namespace: str, labels: Mapping[s
             charged.pods += 1
             if charged.pods > charged.allowed:
                 name = f"{namespace}/{charged.budget.name}"
-                message = f"the disruption budget {name} allows {charged.allowed} of the evictions that belong together"
+                message = f"the disruption budget {name} allows only {charged.allowed} of the planned evictions"
                 return EvictionResponse(EvictionResult.REFUSED, message)
     return EvictionResponse(EvictionResult.ASKED)
 

@@ -51,7 +51,7 @@ class Args(msgspec.Struct):
         if self.node_names is not None:
             return dict.fromkeys(self.node_names)
         if self.nodes is None:
-            raise _invalid("there are neither Nodes nor NodeNames")
+            raise _invalid("the request contains neither Nodes nor NodeNames")
         return {_read(bytes(item), _node).metadata.name: item for item in self.nodes.items or ()}
 
 
@@ -172,5 +172,5 @@ def read_pod(body: bytes, reader: PodReader) -> PodSpec:
     except (ValueError, RecursionError) as error:
         raise _invalid(f"Pod: {str(error)[:300]}") from None
     if spec is None:
-        raise InputError("PodNotWaiting", "the pod has ended, or goes before it ran")
+        raise InputError("PodNotWaiting", "the pod has finished or was deleted before it was scheduled")
     return spec

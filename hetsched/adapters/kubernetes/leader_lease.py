@@ -93,7 +93,7 @@ class Election:
         except ApiFailure as failure:
             if failure.status != 409:
                 raise
-            return "another installation that updated the Lease first"
+            return "unknown (another installation updated the Lease first)"
         self._until = asked + DURATION_SECONDS - _MARGIN_SECONDS
         return ""
 

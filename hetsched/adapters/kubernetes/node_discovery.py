@@ -248,7 +248,9 @@ def _object(
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
             conflicts.append(
-                FieldConflict(published.name, kind.kind, "an object of their own", "", ", ".join(managers(there)))
+                FieldConflict(
+                    published.name, kind.kind, "an object not managed by hetsched", "", ", ".join(managers(there))
+                )
             )
             return None
         owned = {owner.get("uid") for owner in meta.get("ownerReferences") or ()}

@@ -55,7 +55,7 @@ def write_status(api: Api, one: PolicyStatus) -> bool:
 
 def _message(status: PolicyStatus) -> str:
     if status.problem is None:
-        return f"version {status.version} decides"
+        return f"version {status.version} is active"
     text = f"{status.problem.field}: {status.problem.message}" if status.problem.field else status.problem.message
-    goes_on = f"; version {status.version} goes on" if status.version else ""
+    goes_on = f"; version {status.version} remains active" if status.version else ""
     return f"{text[: _LONGEST - len(goes_on)]}{goes_on}"

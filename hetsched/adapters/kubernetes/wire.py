@@ -139,7 +139,7 @@ class _Connection:
             lines.append(f"Content-Length: {len(body)}")
         head = "\r\n".join(lines)
         if head.count("\n") != len(lines) - 1:
-            raise ValueError("a header holds a line break")
+            raise ValueError("the path or a request header contains a line break")
         self._socket.settimeout(read_seconds)
         self._socket.sendall(f"{head}\r\n\r\n".encode("latin-1") + body)
         status = 100
@@ -152,13 +152,13 @@ class _Connection:
     def _head(self) -> tuple[int, dict[str, str]]:
         while (end := self._rest.find(b"\r\n\r\n")) < 0:
             if len(self._rest) > _LONGEST_HEAD:
-                raise ValueError("the head of the answer does not end")
+                raise ValueError(f"the response header is larger than {_LONGEST_HEAD} bytes")
             self._rest += self._more()
         first, *lines = self._rest[:end].decode("latin-1").split("\r\n")
         self._rest = self._rest[end + 4 :]
         version, _, status = first.partition(" ")
         if not version.startswith("HTTP/1.") or not status[:3].isdecimal():
-            raise ValueError("the answer is not HTTP/1.1")
+            raise ValueError("the response is not HTTP/1.x")
         pairs = (line.partition(":") for line in lines)
         return int(status[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -171,7 +171,7 @@ class _Connection:
         length = headers.get("content-length")
         if length is not None:
             if not length.isdecimal():
-                raise ValueError("the length of the answer is no number")
+                raise ValueError("the Content-Length of the response is not a number")
             return self._exactly(int(length)), False
         parts = [self._rest]
         self._rest = b""
@@ -187,7 +187,7 @@ class _Connection:
                 break
             parts.append(self._exactly(size))
             if self._exactly(2) != b"\r\n":
-                raise ValueError("a chunk of the answer does not end")
+                raise ValueError("a chunk of the response does not end with CRLF")
         while self._line():
             pass  # trailers
         return b"".join(parts)
@@ -195,7 +195,7 @@ class _Connection:
     def _line(self) -> bytes:
         while (end := self._rest.find(b"\r\n")) < 0:
             if len(self._rest) > _LONGEST_HEAD:
-                raise ValueError("a line of the answer does not end")
+                raise ValueError(f"a line of the response is longer than {_LONGEST_HEAD} bytes")
             self._rest += self._more()
         line, self._rest = self._rest[:end], self._rest[end + 2 :]
         return line
@@ -213,7 +213,7 @@ class _Connection:
     def _more(self) -> bytes:
         part = self._socket.recv(1 << 16)
         if not part:
-            raise ValueError("the server ended the connection before its answer was whole")
+            raise ValueError("the server closed the connection before the response was complete")
         return part
 
 

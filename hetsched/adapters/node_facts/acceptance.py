@@ -170,7 +170,7 @@ def _index(card: GpuCard) -> int:
 
 def _removal_reason(card: GpuCard, candidate: NodeReport) -> str:
     if candidate.gpus is None:
-        return "no GPUs are reported any more"
+        return "GPUs are no longer reported"
     split = f"CardSplit: card {card.index} "
     return next((text for text in candidate.problems if text.startswith(split)), "missing")
 

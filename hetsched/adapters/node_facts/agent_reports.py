@@ -124,7 +124,7 @@ def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
         return None
     listed = report.zones or ()
     if len(listed) > MOST_ZONES:
-        problems.append(f"ZonesTooMany: {len(listed)} zones are more than {MOST_ZONES}; none is used")
+        problems.append(f"ZonesTooMany: {len(listed)} zones, at most {MOST_ZONES} are supported; no zone is used")
         listed = ()
     reserved = _cpuset(kubelet.reserved_cpus if kubelet else None, "the kubelet's reserved CPUs", problems)
     zones = _zones(listed, report.cpus or (), reserved or frozenset(), problems)
@@ -161,11 +161,13 @@ def _zones(
     for zone in listed:
         name = zone_name(zone.id)
         if zone.id < 0 or name in found:
-            problems.append(f"ZoneContradicts: zone {zone.id} is {'no zone' if zone.id < 0 else 'listed twice'}")
+            problems.append(f"ZoneContradicts: zone {zone.id} is {'negative' if zone.id < 0 else 'listed twice'}")
             continue
         own = _cpuset(zone.cpus, f"zone {zone.id}", problems)
         if own is not None and own & taken:
-            problems.append(f"ZoneContradicts: CPUs {format_cpuset(own & taken)} are in zone {zone.id} and in another")
+            problems.append(
+                f"ZoneContradicts: CPUs {format_cpuset(own & taken)} are in zone {zone.id} and another zone"
+            )
             own -= taken
         taken |= own or set()
         capacity = _capacity(zone, own, problems)
@@ -202,7 +204,7 @@ def _cores(cpus: tuple[MachineCpu, ...], problems: Problems) -> list[frozenset[i
     seen: set[int] = set()
     for group in sorted(groups, key=min):
         if group & seen:
-            problems.append(f"CpuContradicts: CPUs {format_cpuset(group & seen)} are said to be in two cores")
+            problems.append(f"CpuContradicts: CPUs {format_cpuset(group & seen)} are reported in two cores")
             continue
         seen |= group
         cores.append(group)
@@ -240,7 +242,7 @@ def _huge_pages(zone: MachineZone, problems: Problems) -> dict[str, int]:
     for size, count in list(zone.hugepages.items())[:MOST_NAMED]:
         match = _PAGE_SIZE.fullmatch(size)
         if match is None or not 0 <= count * int(match[1]) <= INT64_MAX // 1024:
-            problems.append(f"HugePagesUnreadable: zone {zone.id} has {count} pages of {size[:40]!r}")
+            problems.append(f"HugePagesUnreadable: invalid huge pages in zone {zone.id}: {count} of {size[:40]!r}")
         elif count:
             found[f"hugepages-{_binary(int(match[1]))}"] = count * int(match[1]) * 1024
     return found
@@ -295,13 +297,13 @@ def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tup
 def _card_problem(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
     """Return why a GPU cannot be allocated as a whole, or an empty message if it can."""
     if not 0 <= card.index < MAX_CARDS:
-        return f"CardOutOfBounds: a card has index {card.index}, at most {MAX_CARDS} are supported"
+        return f"CardOutOfBounds: card index {card.index} is not between 0 and {MAX_CARDS - 1}"
     if card.index in found or card.uuid in uuids:
         return f"CardDuplicate: card {card.index} ({card.uuid or 'no uuid'}) is listed twice"
     if card.uuid is not None and len(card.uuid) > MAX_CARD_UUID:
         return f"CardOutOfBounds: the uuid of card {card.index} has more than {MAX_CARD_UUID} characters"
     if card.mig_devices:
-        return f"CardSplit: card {card.index} is split into {len(card.mig_devices)} MIG devices; it is no whole card"
+        return f"CardSplit: card {card.index} is not a whole card: it has {len(card.mig_devices)} MIG devices"
     return ""
 
 
@@ -333,7 +335,10 @@ def usage_facts(usage: MachineUsage | None, problems: Problems) -> Usage | None:
     if usage is None or not usage.amounts:
         return None
     wrong = [resource for resource, amount in usage.amounts.items() if _bounded(amount, INT64_MAX) is None]
-    problems.extend(f"UsageOutOfBounds: {resource[:80]!r} is {usage.amounts[resource]}" for resource in sorted(wrong))
+    problems.extend(
+        f"UsageOutOfBounds: the usage of {resource[:80]!r} is out of range: {usage.amounts[resource]}"
+        for resource in sorted(wrong)
+    )
     amounts = {
         resource: amount
         for resource, amount in list(usage.amounts.items())[:MOST_NAMED]
@@ -379,5 +384,5 @@ def _cpuset(text: str | None, whose: str, problems: Problems) -> frozenset[int] 
 def _word(text: str | None, known: frozenset[str], what: str, problems: Problems) -> str | None:
     if text is None or text.lower() in known:
         return text and text.lower()
-    problems.append(f"KubeletUnknown: {text[:40]!r} is no {what}")
+    problems.append(f"KubeletUnknown: unknown {what} {text[:40]!r}")
     return None

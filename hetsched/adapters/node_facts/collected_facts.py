@@ -103,7 +103,7 @@ def _zones(numa: NumaReport | None, collector: str, by_zone: dict[str, int], pro
     unknown = sorted(text for text in by_zone if zone_of(text, names) is None)
     if unknown:
         problems.append(
-            f"{UNKNOWN_ZONE}: collector {collector} reports {', '.join(unknown[:4])}, which is not a zone of this node"
+            f"{UNKNOWN_ZONE}: collector {collector} reports zones that the node does not have: {', '.join(unknown[:4])}"
         )
     if numa is None or not found:
         return numa

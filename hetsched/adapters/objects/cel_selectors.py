@@ -37,7 +37,7 @@ class CelExpression:
         if len(text) > MOST_CHARACTERS:
             self.problem = f"the expression has more than {MOST_CHARACTERS} characters"
         elif len(_LOOPS.findall(text)) > MOST_LOOPS:
-            self.problem = f"the expression goes through more than {MOST_LOOPS} list"
+            self.problem = f"the expression contains more than {MOST_LOOPS} comprehension"
         else:
             import cel  # slow to import, and few clusters have dynamic devices
 
@@ -56,7 +56,7 @@ class CelExpression:
             return None, f"CEL runtime error: {_first_line(error)}"
         if found is True or found is False:
             return found, ""
-        return None, "the expression is neither true nor false"
+        return None, "the expression does not return a Boolean"
 
 
 @lru_cache(maxsize=4096)
@@ -79,7 +79,7 @@ def version(text: str) -> list[Any]:
     """Return a semantic version as a list that compares in version order. Raises: ValueError."""
     found = _VERSION.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text[:40]!r} is not a version")
+        raise ValueError(f"{text[:40]!r} is not a semantic version")
     major, minor, patch, before = found.groups()
     steps = [[0, int(step), ""] if step.isdigit() else [1, 0, step] for step in before.split(".")] if before else []
     return [int(major), int(minor), int(patch), 0 if before else 1, steps]

@@ -79,16 +79,16 @@ def _from_fields(fields: list[str]) -> _Card:
         return _Card(fields[0], index, int(fields[2]), fields[4], int(fields[5] or -1), fields[6].strip() == "true")
     if len(fields) == 5:
         return _Card(fields[0], None, int(fields[2]), fields[3], healthy=fields[4].strip() == "true")
-    raise ValueError(f"{len(fields)} fields are no card")
+    raise ValueError(f"a GPU entry has {len(fields)} fields instead of 5 or at least 7")
 
 
 def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
     stated = [card.index for card in registered]
     numbered = stated if None not in stated and len(set(stated)) == len(stated) else list(range(len(registered)))
     if len(registered) > MAX_CARDS or any(not 0 <= (index or 0) < MAX_CARDS for index in numbered):
-        raise ValueError(f"there are at most {MAX_CARDS} cards")
+        raise ValueError(f"at most {MAX_CARDS} GPUs, with indices below {MAX_CARDS}, are supported")
     if any(len(card.uuid) > MAX_CARD_UUID for card in registered):
-        raise ValueError("a uuid is too long")
+        raise ValueError(f"a uuid is longer than {MAX_CARD_UUID} characters")
     found = [
         GpuCard(
             index=index or 0,

@@ -33,7 +33,7 @@ def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problem
         if resource in GPU_RESOURCES or len(resource) > _MOST_TEXT or len(devices) > MOST_DEVICES:
             continue
         if any(len(near) > 1 for near in devices.values()):
-            what = f"{resource} has devices near to several zones; they give no hint in the predicted verdict"
+            what = f"{resource}: devices are near several zones; the predicted kubelet verdict ignores their zones"
             problems.append(f"DeviceZonesUnknown: {what}")
             continue
         near_one = {device: f"node-{near[0]}" for device, near in devices.items() if near}
@@ -51,7 +51,7 @@ def kubelet_grants(
     """
     pods = sorted(kubelet.exclusive.keys() | kubelet.devices.keys())
     if len(pods) > MOST_GRANTS:
-        problems.append(f"KubeletGrantsTooMany: {len(pods)} pods with grants are more than {MOST_GRANTS}")
+        problems.append(f"KubeletGrantsTooMany: {len(pods)} pods have grants, only the first {MOST_GRANTS} are used")
         pods = pods[:MOST_GRANTS]
     foreign = frozenset(kubelet.foreign)
     grants = []

@@ -107,10 +107,10 @@ def power(root: FieldView, problems: list[str]) -> PowerReport | None:
     attributes = _attributes(root)
     state, watts = attributes.get("powerState"), attributes.get("powerHeadroomWatts")
     if state is not None and state.lower() not in POWER_STATES:
-        problems.append(f"{POWER_PROBLEM}: powerState is one of {', '.join(POWER_STATES)}, not {state[:40]!r}")
+        problems.append(f"{POWER_PROBLEM}: powerState must be one of {', '.join(POWER_STATES)}, not {state[:40]!r}")
         state = None
     if watts is not None and not _WATTS.fullmatch(watts):
-        problems.append(f"{POWER_PROBLEM}: powerHeadroomWatts is a whole number of watts, not {watts[:40]!r}")
+        problems.append(f"{POWER_PROBLEM}: powerHeadroomWatts must be a whole number of watts, not {watts[:40]!r}")
         watts = None
     if state is None and watts is None:
         return None

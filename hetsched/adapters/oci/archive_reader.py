@@ -118,7 +118,7 @@ class Unpacked:
             elif not self._packed and getattr(self._unpacker, "needs_input", True):
                 self._packed = self._file.read(_PIECE)
                 if not self._packed and not found:
-                    raise EOFError("it ends inside its packed data")
+                    raise EOFError("the compressed data is truncated")
             if found:
                 return found
             self._effort.check()
@@ -177,7 +177,7 @@ def _check_records(content: bytes) -> None:
         ):
             raise tarfile.ReadError("a record of an extended header is malformed")
         if content.startswith(b"GNU.sparse.", found.end()):
-            raise tarfile.ReadError("it holds a sparse file")
+            raise tarfile.ReadError("the archive contains a sparse file")
         at = end
 
 
@@ -191,7 +191,7 @@ class CarefulTarInfo(tarfile.TarInfo):
             self.type == tarfile.XGLTYPE
             and sum(len(name) + len(value) for name, value in archive.pax_headers.items()) > _MAX_HEADER_BYTES
         ):
-            raise tarfile.ReadError(f"its global attributes are longer than {_MAX_HEADER_BYTES} bytes")
+            raise tarfile.ReadError(f"the global attributes are longer than {_MAX_HEADER_BYTES} bytes")
         found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
         if found.size < 0:
             raise tarfile.ReadError("the size of a file is negative")
@@ -209,10 +209,10 @@ class CarefulTarInfo(tarfile.TarInfo):
         return found
 
     def _proc_sparse(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        raise tarfile.ReadError("it holds a sparse file")
+        raise tarfile.ReadError("the archive contains a sparse file")
 
     def _proc_gnusparse_10(self, next: Any, pax_headers: Any, archive: tarfile.TarFile) -> None:
-        raise tarfile.ReadError("it holds a sparse file")
+        raise tarfile.ReadError("the archive contains a sparse file")
 
 
 @contextmanager

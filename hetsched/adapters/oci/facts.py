@@ -25,7 +25,7 @@ from hetsched.isa import Isa
 from hetsched.isa.platforms import OLDER, archs_with_variants_only, floor, image_floors, normalise, pod_floors
 
 MOST_PLATFORMS = 256
-NO_PLATFORM = "no platform is listed"
+NO_PLATFORM = "the image lists no platform"
 
 
 def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:

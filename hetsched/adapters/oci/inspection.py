@@ -45,13 +45,13 @@ def entry_programs(files: LayerFiles, configuration: Any) -> tuple[dict[str, Elf
     settings = settings if isinstance(settings, dict) else {}
     word = _first(settings.get("Entrypoint")) or _first(settings.get("Cmd"))
     if word is None:
-        return {}, ["the image names no program to start"]
+        return {}, ["the image has neither an Entrypoint nor a Cmd"]
     folders = _path(settings.get("Env"))
     for _ in range(_MAX_SCRIPTS):
         path = _located(files, word, folders, str(settings.get("WorkingDir") or "/"))
         content = files.read(path) if path else None
         if path is None or content is None:
-            return {}, [f"{word[:200]} is in none of its layers"]
+            return {}, [f"{word[:200]} is not in any layer of the image"]
         script = _interpreter(content)
         if script is None:
             try:
@@ -59,7 +59,7 @@ def entry_programs(files: LayerFiles, configuration: Any) -> tuple[dict[str, Elf
             except InputError as error:
                 return {}, [f"{path}: {error.message}"]
         word = script
-    return {}, [f"{word[:200]} is a script of a script of a script"]
+    return {}, [f"the entry point runs {_MAX_SCRIPTS} nested scripts; {word[:200]} was not examined"]
 
 
 def _located(files: LayerFiles, word: str, folders: list[str], working: str) -> str | None:
@@ -197,7 +197,7 @@ def _image(place: Path | IO[bytes]) -> Inspection:
         warnings = image_warnings(platforms)
         for at, image in enumerate(layout.images()):
             if at >= MAX_IMAGES:
-                problems.append(f"only the first {MAX_IMAGES} images are looked into")
+                problems.append(f"only the first {MAX_IMAGES} images are examined")
                 break
             needs, unread = _entry(layout, image)
             programs += needs
@@ -209,7 +209,7 @@ def _image(place: Path | IO[bytes]) -> Inspection:
 
 def _entry(layout: ImageLayout, image: Image) -> tuple[list[ProgramNeed], list[str]]:
     if not image.platform.startswith("linux/") or not image.layers:
-        return [], [] if image.layers else ["it has no layers to look into"]
+        return [], [] if image.layers else ["the image has no layers"]
     try:
         found, problems = entry_programs(layout.files(image), image.configuration)
     except InputError as error:
@@ -223,7 +223,9 @@ def _raised(requirements: dict[str, str | None], image: Image, needs: list[Progr
     warnings = []
     for need in needs:
         if _architecture(need) != architecture:
-            warnings.append(f"{need.file} is a program for {_architecture(need)}, in an image for {image.platform}")
+            warnings.append(
+                f"{need.file} is a program for {_architecture(need)}, but the image is for {image.platform}"
+            )
         elif (floor := requirements.get(architecture)) and need.requirement:
             # A profile may already cover more than the programs need, so only their additional requirements are added.
             raised = joint_requirement((floor, need.requirement)) if not _covers(floor, need.requirement) else floor
@@ -240,7 +242,7 @@ def _folder(root: Path) -> Inspection:
     problems: list[str] = []
     for at, file in enumerate(_files(root)):
         if at >= MAX_FILES or len(programs) >= MAX_PROGRAMS:
-            problems.append(f"only the first {at} files are looked at")
+            problems.append(f"only the first {at} files are examined")
             break
         try:
             if (need := _program_file(root, file)) is not None:

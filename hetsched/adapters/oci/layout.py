@@ -70,7 +70,7 @@ class ImageLayout:
 
     def _index(self) -> dict[str, Any]:
         if "imageLayoutVersion" not in parse_document(self._read("oci-layout"), "oci-layout"):
-            raise malformed("oci-layout names no imageLayoutVersion")
+            raise malformed("oci-layout does not contain imageLayoutVersion")
         index = parse_document(self._read("index.json"), "index.json")
         if "manifests" not in index:
             raise malformed("an index lists no manifests")

@@ -126,7 +126,7 @@ class _Repository:
             return self._credential.basic
         stated = dict(_CHALLENGE.findall(rest))
         if scheme.lower() != "bearer" or "realm" not in stated:
-            raise ImageUnreadable("RegistryRefused", f"{self._host} wants credentials")
+            raise ImageUnreadable("RegistryRefused", f"{self._host} requires credentials")
         query = {"scope": f"repository:{self._path}:pull"}
         if "service" in stated:
             query["service"] = stated["service"]
@@ -138,18 +138,18 @@ class _Repository:
         try:
             token = msgspec.json.decode(answer.body, type=_Token)
         except msgspec.DecodeError:
-            raise ImageUnreadable("RegistryRefused", f"{self._host} gives no token that could be read") from None
+            raise ImageUnreadable("RegistryRefused", f"{self._host} returned an invalid token response") from None
         found = token.token or token.access_token
         if not found or not found.isascii() or not found.isprintable():
-            raise ImageUnreadable("RegistryRefused", f"{self._host} gives no token that could be read")
+            raise ImageUnreadable("RegistryRefused", f"{self._host} returned an invalid token response")
         return f"Bearer {found}"
 
     def _refused(self, answer: OutboundResponse) -> NoReturn:
         host, status = self._host, answer.status
         if status in (401, 403):
-            raise ImageUnreadable("RegistryRefused", f"{host} wants other credentials to read this image, or none may")
+            raise ImageUnreadable("RegistryRefused", f"{host} denied access to this image (status {status})")
         if status == 404:
-            raise ImageUnreadable("ImageNotFound", f"{host} has no such image, or none that may be read like this")
+            raise ImageUnreadable("ImageNotFound", f"{host} has no such image or denies access to it")
         wait = answer.headers.get("retry-after", "")
         seconds = min(float(wait), _LONGEST_WAIT_SECONDS) if wait.isdecimal() else 0.0
         code = "RegistryBusy" if status in (429, 503) else "RegistryFailed"

@@ -55,7 +55,7 @@ def read_nodes(data: bytes, name: str) -> ClusterContent:
     for line in _lines(data, name, NODE_COLUMNS, "sn"):
         count, model = line.number("gpu", MOST_CARDS), line.text("model")
         if count and not model:
-            line.fail("model", "a node with cards must state their model")
+            line.fail("model", "a node with GPUs must have a GPU model")
         nodes.append(
             NodeReport(
                 name=line.text("sn"),
@@ -110,7 +110,7 @@ def _gpu(line: _TraceRow) -> GpuDemand | None:
     if not count:
         return None
     if not milli:
-        line.fail("gpu_milli", "a pod with cards must ask for a part of each, 1 to 1000")
+        line.fail("gpu_milli", "must be 1 to 1000 for a pod with GPUs")
     if count > 1 and milli < 1000:
         line.fail("gpu_milli", f"only a single GPU can be shared, but {count} are requested")
     spec = line.text(SPEC_COLUMN) if SPEC_COLUMN in line.row else ""
@@ -140,7 +140,7 @@ class _TraceRow:
     def number(self, column: str, most: int = _MOST) -> int:
         text = self.row[column].strip()
         if not (text.isascii() and text.isdigit() and len(text) <= 15 and int(text) <= most):
-            self.fail(column, f"it must be a whole number from 0 to {most}, it is {text[:80]!r}")
+            self.fail(column, f"must be a whole number from 0 to {most}, not {text[:80]!r}")
         return int(text)
 
 
@@ -153,14 +153,14 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
             "ManifestNotUtf8", f"byte {error.start} is not UTF-8", place=name, hint="Save the file as UTF-8 text"
         ) from None
     if "\0" in text:
-        raise InputError("TextHasNul", "it contains a NUL character", place=name)
+        raise InputError("TextHasNul", "the file contains a NUL character", place=name)
     rows = csv.reader(text.splitlines(), strict=True)
     header = [cell.strip() for cell in next(rows, [])]
     missing = [column for column in columns if column not in header]
     if missing:
         raise InputError("TraceHeaderInvalid", f"the header lacks {', '.join(missing)}", place=f"{name}:1")
     if len(set(header)) != len(header):
-        raise InputError("TraceHeaderInvalid", "a column occurs twice in the header", place=f"{name}:1")
+        raise InputError("TraceHeaderInvalid", "the header contains a column twice", place=f"{name}:1")
     seen: set[str] = set()
     try:
         for row in rows:
@@ -173,10 +173,12 @@ def _lines(data: bytes, name: str, columns: tuple[str, ...], key: str) -> Iterat
             if not is_dns_subdomain(own):
                 line.fail(key, f"must be a lower-case RFC 1123 name, not {own[:80]!r}")
             if own in seen:
-                line.fail(key, f"{own!r} occurs twice")
+                line.fail(key, f"the name {own!r} is used twice")
             seen.add(own)
             yield line
     except csv.Error as error:
-        raise InputError("TraceRowInvalid", f"it is not CSV: {error}", place=f"{name}:{rows.line_num}") from None
+        raise InputError(
+            "TraceRowInvalid", f"the file is not valid CSV: {error}", place=f"{name}:{rows.line_num}"
+        ) from None
     if not seen:
-        raise InputError("ManifestEmpty", "there is no row in it", place=name)
+        raise InputError("ManifestEmpty", "the file contains no data rows", place=name)

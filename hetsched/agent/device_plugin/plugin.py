@@ -204,7 +204,7 @@ class CardPlugin:
                 if given is None:
                     context.abort(
                         grpc.StatusCode.FAILED_PRECONDITION,
-                        f"the control plane has granted {len(slots)} {self.resource} to no pending pod of this node",
+                        f"no pending pod of this node has a control-plane grant for {len(slots)} {self.resource}",
                     )
                 assert given is not None  # `context.abort` has raised otherwise
                 pairs = list(zip(slots, given.cards, strict=True))

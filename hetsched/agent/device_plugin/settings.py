@@ -37,7 +37,7 @@ def card_settings(environment: Mapping[str, str], state: Path) -> CardSettings:
     """Read the settings from environment variables. Raises: InputError `SettingInvalid`."""
     slots = environment.get("HETSCHED_AGENT_CARD_SLOTS", "1")
     if not (slots.isascii() and slots.isdigit() and 1 <= int(slots[:9]) <= MOST_SLOTS):
-        raise InputError("SettingInvalid", f"HETSCHED_AGENT_CARD_SLOTS must be a number from 1 to {MOST_SLOTS}")
+        raise InputError("SettingInvalid", f"HETSCHED_AGENT_CARD_SLOTS must be a whole number from 1 to {MOST_SLOTS}")
     return CardSettings(
         slots=int(slots),
         way=_one_of(environment, "HETSCHED_AGENT_CARD_WAY", WAYS),

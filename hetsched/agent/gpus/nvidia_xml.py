@@ -34,17 +34,17 @@ _BROKEN = ("unknown error", "err!", "gpu is lost", "gpu requires reset", "gpu ac
 _AMOUNT = re.compile(r"([0-9]{1,12})(?:\.[0-9]{1,6})? ?(MiB|MHz|GiB)", re.ASCII)
 # Elements whose value "yes" means that a GPU must not be used.
 _FAULTS = {
-    "remapped_rows/remapped_row_failure": "rows of its memory could not be remapped",
-    "ecc_errors/unrepairable_memory": "its memory cannot be repaired",
-    "gpu_reset_status/reset_required": "it has to be reset",
+    "remapped_rows/remapped_row_failure": "memory rows could not be remapped",
+    "ecc_errors/unrepairable_memory": "the memory cannot be repaired",
+    "gpu_reset_status/reset_required": "the GPU must be reset",
 }
 _WAITS = {
-    "remapped_rows/remapped_row_pending": "rows of its memory are remapped at the next reset",
-    "retired_pages/pending_retirement": "pages of its memory are retired at the next reset",
-    "retired_pages/pending_blacklist": "pages of its memory are retired at the next reset",
-    "ecc_errors/channel_repair_pending": "a memory channel is repaired at the next reset",
-    "ecc_errors/tpc_repair_pending": "a compute unit is repaired at the next reset",
-    "gpu_reset_status/drain_and_reset_recommended": "it is to be drained and reset",
+    "remapped_rows/remapped_row_pending": "memory rows will be remapped at the next reset",
+    "retired_pages/pending_retirement": "memory pages will be retired at the next reset",
+    "retired_pages/pending_blacklist": "memory pages will be retired at the next reset",
+    "ecc_errors/channel_repair_pending": "a memory channel will be repaired at the next reset",
+    "ecc_errors/tpc_repair_pending": "a compute unit will be repaired at the next reset",
+    "gpu_reset_status/drain_and_reset_recommended": "the driver recommends draining and resetting the GPU",
 }
 
 
@@ -87,7 +87,7 @@ class Element:
 def parse(data: bytes) -> Element:
     """Parse a document into elements. Raises: InvalidDocument."""
     if len(data) > MAX_BYTES:
-        raise InvalidDocument(f"it is larger than {MAX_BYTES} bytes")
+        raise InvalidDocument(f"the document is larger than {MAX_BYTES} bytes")
     top = Element("")
     stack = [top]
     skipping = count = 0
@@ -138,7 +138,7 @@ def parse(data: bytes) -> Element:
     except expat.ExpatError as error:
         raise InvalidDocument(f"the document is not XML: {error}") from None
     except (ValueError, LookupError) as error:  # unknown encoding
-        raise InvalidDocument(f"its encoding cannot be read: {error}") from None
+        raise InvalidDocument(f"the encoding of the document is not supported: {error}") from None
     if [child.name for child in top.children] != ["nvidia_smi_log"]:
         raise InvalidDocument("the root element is not nvidia_smi_log")
     return top.children[0]
@@ -184,7 +184,7 @@ def _card(gpu: Element) -> CardReading:
     card.mig_devices = _mig_devices(gpu, card.model or "")
     current, pending = gpu.word("mig_mode/current_mig"), gpu.word("mig_mode/pending_mig")
     if current != pending:
-        card.notes.append(f"MIG is {current} and becomes {pending} at the next reset")
+        card.notes.append(f"MIG is {current} and will be {pending} after the next reset")
     processes = gpu.at("processes")
     if processes is not None and processes.text.lower() not in _NOTHING - {"", "none"}:
         card.processes = len({process.word("pid") for process in processes.all("process_info")})
@@ -206,10 +206,10 @@ def _health(gpu: Element, card: CardReading) -> None:
     card.notes += dict.fromkeys(why for path, why in _WAITS.items() if _is_yes(gpu, path))
     action = gpu.word("gpu_recovery_action")
     if action is not None:
-        card.troubles.append(f"the driver requests: {action[:60]}")
+        card.troubles.append(f"the driver requests the recovery action {action[:60]}")
     fabric = gpu.word("fabric/health/summary")
     if fabric is not None and fabric.lower() != "healthy":
-        card.troubles.append(f"its fabric is {fabric[:60]}")
+        card.troubles.append(f"the health of the fabric is {fabric[:60]}")
     card.healthy = True if card.memory_mib is not None else None
 
 

@@ -22,7 +22,7 @@ from .readings import CardReading, pci_address
 PATIENCE_SECONDS = 10.0
 _MIB = 1024 * 1024
 _NO_DRIVER = frozenset({9, 12})  # DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND
-_GONE = {15: "the driver lost it", 16: "it has to be reset"}  # GPU_IS_LOST, RESET_REQUIRED
+_GONE = {15: "the driver lost the GPU", 16: "the GPU must be reset"}  # GPU_IS_LOST, RESET_REQUIRED
 _GRAPHICS_CLOCK, _ON, _SWITCH = 0, 1, 2
 _MOST_LINKS = 18
 _XID_EVENT, _MOST_EVENTS = 8, 1000
@@ -70,7 +70,7 @@ class NvmlClient:
         if nvml is None:
             return None
         if self._asking is not None and self._asking.is_alive():
-            problems.append(MachineProblem("NvmlHangs", "NVML has not answered the previous query yet", "nvml"))
+            problems.append(MachineProblem("NvmlHangs", "NVML has not responded to the previous query yet", "nvml"))
             return None
         found: list[list[CardReading] | None] = []
         said: list[MachineProblem] = []
@@ -79,7 +79,7 @@ class NvmlClient:
         self._asking.join(self._patience_seconds)
         if self._asking.is_alive():
             problems.append(
-                MachineProblem("NvmlHangs", f"NVML has not answered for {self._patience_seconds:g} s", "nvml")
+                MachineProblem("NvmlHangs", f"NVML has not responded for {self._patience_seconds:g} s", "nvml")
             )
             return None
         problems += said
@@ -92,7 +92,7 @@ class NvmlClient:
             for uuid, xid in self._xids.seen().items():
                 for card in cards:
                     if card.uuid == uuid:
-                        card.troubles.append(f"it reported Xid {xid}")
+                        card.troubles.append(f"the GPU reported Xid {xid}")
         return cards
 
 
@@ -130,7 +130,7 @@ def _read(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | Non
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if getattr(error, "value", None) not in _NO_DRIVER:
-            problems.append(MachineProblem("NvmlFailed", f"NVML does not start: {error}", "nvml"))
+            problems.append(MachineProblem("NvmlFailed", f"NVML cannot be initialized: {error}", "nvml"))
         return None
     try:
         return _cards(nvml, problems)
@@ -149,7 +149,7 @@ def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
-            why = _GONE.get(getattr(error, "value", 0), f"the driver cannot open it: {error}")
+            why = _GONE.get(getattr(error, "value", 0), f"the driver cannot open the GPU: {error}")
             found.append(CardReading(vendor="nvidia", index=index, troubles=[why]))
             continue
         card = _card(_DeviceReader(nvml, handle), index)
@@ -205,11 +205,11 @@ def _card(asker: _DeviceReader, index: int) -> CardReading:
     if rows is not None:
         _, _, pending, failed = rows
         if failed:
-            card.troubles.append("rows of its memory could not be remapped")
+            card.troubles.append("memory rows could not be remapped")
         if pending:
-            card.notes.append("rows of its memory are remapped at the next reset")
+            card.notes.append("memory rows will be remapped at the next reset")
     if asker.ask("nvmlDeviceGetRetiredPagesPendingStatus") == _ON:
-        card.notes.append("pages of its memory are retired at the next reset")
+        card.notes.append("memory pages will be retired at the next reset")
     if asker.gone:
         card.troubles.append(asker.gone)
     card.healthy = True if card.memory_mib is not None else None
@@ -233,7 +233,7 @@ def _mig(asker: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | Non
         return None if asker.gone else ()
     current, pending = mode
     if current != pending:
-        card.notes.append(f"MIG is {'on' if current else 'off'} and becomes {'on' if pending else 'off'} at a reset")
+        card.notes.append(f"MIG is {'on' if current else 'off'} and will be {'on' if pending else 'off'} after a reset")
     if current != _ON:
         return ()
     found = []

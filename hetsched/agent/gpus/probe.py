@@ -81,10 +81,10 @@ def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[C
         assert card.pci_address is not None
         kernel_driver = kernel_driver_of(tree, card.pci_address)
         if card.vendor == "nvidia" and driver is not None and kernel_driver == "nvidia":
-            card.troubles.append("its driver does not list it any more")
+            card.troubles.append("the driver no longer lists the GPU")
         if card.memory_mib is None:
-            why = f"the driver {kernel_driver} reports no facts" if kernel_driver else "it has no driver"
-            card.notes.append(f"it is present, but {why}: memory and other facts are unknown")
+            why = f"the driver {kernel_driver} reports no facts" if kernel_driver else "it has no kernel driver"
+            card.notes.append(f"the GPU is present, but {why}: memory and other facts are unknown")
         cards.append(card)
     return cards
 
@@ -117,7 +117,7 @@ def _zone(tree: Tree, card: CardReading) -> int | None:
     online = tree.text("sys/devices/system/node/online", 4096)
     if zone is not None and online is not None and online.isascii() and online.isdigit() and len(online) < 6:
         return int(online)  # the machine has only this zone
-    why = "the firmware does not report its zone" if zone is not None else "its PCI device is not in this tree"
+    why = "the firmware does not report its zone" if zone is not None else "its file numa_node is missing or invalid"
     tree.problems.append(MachineProblem("CardZoneUnknown", f"card {card.index}: {why}", _card_label(card)))
     return None
 
@@ -128,7 +128,7 @@ def _report_problems(tree: Tree, card: CardReading) -> None:
     if card.model is not None and card.memory_mib is not None and table_facts(card) is None:
         texts.append(("CardNotInTable", f"no data sheet is known for a {card.model} with {card.memory_mib} MiB"))
     if card.vendor == "nvidia" and card.memory_mib is not None and card.mig_devices is None:
-        texts.append(("CardNoted", "its MIG mode is unknown"))
+        texts.append(("CardNoted", "the MIG mode is unknown"))
     tree.problems += [MachineProblem(code, f"card {card.index}: {why}", _card_label(card)) for code, why in texts]
 
 

@@ -66,7 +66,7 @@ def cross_isas(tree: Tree) -> tuple[str, ...]:
     """Return the targets of the toolchains in /opt/RISCV/bin, in canonical form."""
     names = [name for name in tree.names(CROSS_FOLDER) if _NAME.fullmatch(name)]
     if len(names) > MAX_TOOLCHAINS:
-        _problem(tree, "TooManyToolchains", f"only {MAX_TOOLCHAINS} of its compilers are read", CROSS_FOLDER)
+        _problem(tree, "TooManyToolchains", f"only {MAX_TOOLCHAINS} compilers of this folder are read", CROSS_FOLDER)
     found = set()
     for name in names[:MAX_TOOLCHAINS]:
         path = f"/{CROSS_FOLDER}/{name}"

@@ -57,11 +57,11 @@ def offer_from_binfmt(
     lines = entry.split("\n")
     fields = dict(_field(line) for line in lines[1:] if line.strip())
     if lines[0].strip() not in ("enabled", "disabled"):
-        refuse("BinfmtMalformed", "a binfmt_misc entry begins with enabled or disabled")
+        refuse("BinfmtMalformed", "a binfmt_misc entry must begin with enabled or disabled")
     try:
         magic, offset = bytes.fromhex(fields.get("magic", "")), int(fields.get("offset", "0"))
     except ValueError:
-        refuse("BinfmtMalformed", "magic or offset of the binfmt_misc entry is no number")
+        refuse("BinfmtMalformed", "the magic or offset of the binfmt_misc entry is not a number")
     machine = _MACHINE_BYTES.get(magic[18:20]) if offset == 0 and magic[4:5] == b"\x02" else None
     usable = enabled and lines[0].strip() == "enabled" and "F" in fields.get("flags", "")
     if machine is None or not usable:
@@ -94,7 +94,7 @@ def probe_emulation(tree: Tree) -> tuple[EmulatedIsa, ...]:
     enabled = tree.text(f"{FOLDER}/status", 64) == "enabled"
     names = [name for name in tree.names(FOLDER) if name not in ("register", "status")]
     if len(names) > MAX_ENTRIES:
-        _problem(tree, "TooManyBinfmtEntries", f"only {MAX_ENTRIES} of its entries are read", FOLDER)
+        _problem(tree, "TooManyBinfmtEntries", f"only {MAX_ENTRIES} entries of this folder are read", FOLDER)
     found = {}
     for name in names[:MAX_ENTRIES]:
         path = f"{FOLDER}/{name}"
@@ -126,9 +126,11 @@ def _try_offer(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
             program = os.path.realpath(offer.by)
             tried = tried._replace(version=_version(program, os.stat(program).st_mtime_ns))
     if tried.isa is None:
-        _problem(tree, "EmulatorNotTried", "only the ISA of the oldest version is offered, with unknown slowdown", path)
+        _problem(
+            tree, "EmulatorNotTried", "emulator not tested: its oldest ISA is offered, with unknown slowdown", path
+        )
     elif tried.slowdown is None:
-        _problem(tree, "EmulationNotMeasured", "its slowdown is unknown", path)
+        _problem(tree, "EmulationNotMeasured", "the slowdown of the emulation is unknown", path)
     return tried
 
 

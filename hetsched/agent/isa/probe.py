@@ -84,7 +84,7 @@ def cpu_folders(tree: Tree) -> list[str]:
         found = [name for name in tree.names(place) if name.startswith("cpu@")]
         if len(found) > MAX_CPUS:
             tree.problems.append(
-                MachineProblem("DeviceTreeTooLarge", f"only {MAX_CPUS} of its CPUs are read", f"/{place}")
+                MachineProblem("DeviceTreeTooLarge", f"only {MAX_CPUS} CPUs of the device tree are read", f"/{place}")
             )
         folders = [f"{place}/{name}" for name in found[:MAX_CPUS]]
         enabled = [
@@ -180,7 +180,7 @@ def _with_details(found: MachineIsa, report: CpuReport | None, chosen: Reading |
 def _cpuinfo(tree: Tree) -> CpuReport | None:
     text = tree.text("proc/cpuinfo", MAX_CPUINFO_BYTES)
     if text is None:
-        _problem(tree, "IsaSourceMissing", "it cannot be read", "/proc/cpuinfo")
+        _problem(tree, "IsaSourceMissing", "the file cannot be read", "/proc/cpuinfo")
         return None
     try:
         return read_cpuinfo(text)
@@ -286,7 +286,7 @@ def _report_conflicts(tree: Tree, report: CpuReport | None, chosen: Reading | No
         where = f": a {report.xlen}-bit {report.family} machine is not supported" if report else ""
         _problem(tree, "IsaUnknown", f"the ISA of the machine is unknown{where}", "")
     elif chosen.source != "/proc/cpuinfo":
-        _problem(tree, "IsaFromSecondSource", f"it is read from {chosen.source}", chosen.source)
+        _problem(tree, "IsaFromSecondSource", f"the ISA of the machine is read from {chosen.source}", chosen.source)
 
 
 def _local_family(tree: Tree) -> str | None:

@@ -66,7 +66,7 @@ def read_config(tree: Tree, folder: str = FOLDER) -> KubeletConfig | None:
     try:
         config = _from_json(text) if text.startswith("{") else _from_yaml(text)
         if config.scalars.get("kind", "KubeletConfiguration") != "KubeletConfiguration":
-            raise _Unreadable(f"it is a {config.scalars['kind'][:60]}, not a KubeletConfiguration")
+            raise _Unreadable(f"the kind is {config.scalars['kind'][:60]}, not KubeletConfiguration")
     except _Unreadable as error:
         tree.problems.append(MachineProblem("KubeletConfigUnreadable", f"{path}: {error}", path))
         return None
@@ -82,7 +82,7 @@ def _from_json(text: str) -> KubeletConfig:
     except (ValueError, RecursionError):
         raise _Unreadable("the file is neither JSON nor supported YAML") from None
     if not isinstance(document, dict):
-        raise _Unreadable("it is no object")
+        raise _Unreadable("the document is not a JSON object")
     config = KubeletConfig({}, {}, frozenset())
     unknown = set()
     for key in SCALARS & document.keys():

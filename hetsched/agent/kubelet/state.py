@@ -106,7 +106,7 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
     ]
     if not sources:
         if not tree.exists(folder):
-            tree.problems.append(MachineProblem("NoKubelet", f"{folder}: there is no kubelet", folder))
+            tree.problems.append(MachineProblem("NoKubelet", f"{folder}: the kubelet folder does not exist", folder))
             return None
         what = f"{folder}: the kubelet's configuration and state cannot be read"
         tree.problems.append(MachineProblem("KubeletUnknown", what, folder))
@@ -207,7 +207,7 @@ def _cpu_manager_state(tree: Tree, path: str) -> CpuManagerState | None:
         except (ValueError, RecursionError):
             inner = None
         if inner is None:
-            _unreadable(tree, path, "its data is not a JSON object")
+            _unreadable(tree, path, "the value of data is not a JSON object")
             return None
         document = inner | {"checksum": 0}
     state = _as_state(tree, path, document)
@@ -220,13 +220,13 @@ def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerStat
     policy, shared = document.get("policyname"), document.get("defaultcpuset") or ""
     entries, pods = document.get("entries") or {}, document.get("podentries") or {}
     if not isinstance(policy, str) or not isinstance(shared, str) or not isinstance(entries, dict):
-        _unreadable(tree, path, "it is no state of a CPU manager")
+        _unreadable(tree, path, "the file is not a CPU manager state")
         return None
     by_container = bool(entries) and all(isinstance(held, str) for held in entries.values())
     exclusive: Entries = {}
     for uid, held in ({"": entries} if by_container else entries).items():
         if not isinstance(held, dict) or not all(isinstance(cpus, str) for cpus in held.values()):
-            _unreadable(tree, path, f"the entry of {uid[:60]!r} names no CPUs")
+            _unreadable(tree, path, f"the entry of {uid[:60]!r} does not contain CPU lists")
             return None
         exclusive[uid] = held
     if isinstance(pods, dict):
@@ -276,7 +276,7 @@ def _check(tree: Tree, path: str, checksum: object, *dumps: str) -> None:
     """Report a checksum that does not match any of the formats; 0 means that it is not set."""
     if not checksum or checksum in {fnv1a(text) for text in dumps}:
         return
-    what = f"{path}: its checksum {str(checksum)[:40]} is wrong; the kubelet cannot start with this file"
+    what = f"{path}: the checksum {str(checksum)[:40]} is wrong; the kubelet cannot start with this file"
     tree.problems.append(MachineProblem("KubeletStateCorrupt", what, path))
 
 
@@ -284,7 +284,7 @@ def _memory_policy(tree: Tree, path: str) -> str | None:
     document = _json_object(tree, path)
     policy = document.get("policyname") if document is not None else None
     if document is not None and not isinstance(policy, str):
-        _unreadable(tree, path, "it is no state of a memory manager")
+        _unreadable(tree, path, "the file is not a memory manager state")
         return None
     return policy
 
@@ -298,7 +298,7 @@ def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         document = None
     if document is None:
-        _unreadable(tree, path, "it is not a JSON object")
+        _unreadable(tree, path, "the file is not a JSON object")
     return document
 
 
@@ -349,10 +349,10 @@ def _check_assignment(
     online = frozenset(cpu.id for cpu in cpus if cpu.online)
     unassigned = online - shared - exclusive - (reserved if strict else frozenset()) if consistent else frozenset()
     checks = (
-        ("KubeletCpusUnassigned", unassigned, "are online and in no set of its checkpoint"),
-        ("KubeletReservedExclusive", reserved & exclusive, "are reserved and in exclusive use"),
-        ("KubeletSharedEmpty", exclusive if not shared else frozenset(), "are exclusive and its shared pool is empty"),
-        ("KubeletReservedShared", reserved & shared if strict else frozenset(), "are strictly reserved and shared"),
+        ("KubeletCpusUnassigned", unassigned, "are online, but neither shared nor exclusive"),
+        ("KubeletReservedExclusive", reserved & exclusive, "are reserved, but exclusive to pods"),
+        ("KubeletSharedEmpty", exclusive if not shared else frozenset(), "are exclusive, but the shared pool is empty"),
+        ("KubeletReservedShared", reserved & shared if strict else frozenset(), "are strictly reserved, but shared"),
     )
     for code, wrong, text in checks:
         if wrong:

@@ -230,7 +230,7 @@ class Pinner:
                 current[container_id] = self._current[container_id] = _mask(found) if found else cpus
                 if current[container_id] != cpus:
                     self._failed[container_id] = (
-                        f"it was pinned to CPUs {format_cpuset(_cpus(cpus))} but runs on other CPUs"
+                        f"the container was pinned to CPUs {format_cpuset(_cpus(cpus))} but runs on other CPUs"
                     )
 
     def _report(self, wanted: PinPlan, members: list[PodContainer]) -> tuple[PinnedContainer, ...]:
@@ -242,7 +242,7 @@ class Pinner:
             has, predicted = format_cpuset(_cpus(self._current[member.id])), format_cpuset(target_cpus.predicted)
             drift = target_cpus.why or self._failed.get(member.id, "")
             if not drift and has != predicted:
-                drift = f"it is on CPUs {has}"
+                drift = f"the container runs on CPUs {has}"
             found.append(PinnedContainer(member.pod, member.name, predicted, has, "agent", drift))
         return tuple(found)
 

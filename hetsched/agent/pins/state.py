@@ -115,8 +115,8 @@ def _write(state: PinState) -> bytes:
 def _read(data: bytes) -> PinState:
     """Return the state in a file. Raises: ValueError."""
     if len(data) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+        raise ValueError(f"the file is larger than {MAX_BYTES} bytes")
     digest, _, body = data.partition(b"\n")
     if sha256(body).hexdigest().encode() != digest:
-        raise ValueError("its checksum is wrong")
+        raise ValueError("the checksum is wrong")
     return msgspec.json.decode(body, type=PinState)

@@ -130,7 +130,7 @@ def _wanted(member: PodContainer, pod: RuntimePod, machine: MachineCpus, shared:
         return WantedCpus(shared, predicted=of_zones, why=why)
     predicted = parse_cpuset(granted.containers[member.name])
     if lost or not predicted:
-        return WantedCpus(shared, predicted=predicted, why=lost or "its allocation names no CPU")
+        return WantedCpus(shared, predicted=predicted, why=lost or "the allocation contains no CPUs")
     usable = predicted & machine.online
     if not usable:
         return WantedCpus(shared, predicted=predicted, why=f"CPUs {format_cpuset(predicted)} are offline")
@@ -143,7 +143,7 @@ def _settled(member: PodContainer, pod: RuntimePod, cpus: Cpus, machine: Machine
     granted = pod.granted
     text = granted.containers.get(member.name) if granted is not None else None
     predicted = cpus if text is None else parse_cpuset(text)
-    why = "" if predicted == cpus else f"its policy is immovable, so it stays on CPUs {format_cpuset(cpus)}"
+    why = "" if predicted == cpus else f"the CPU policy is immovable, so the container keeps CPUs {format_cpuset(cpus)}"
     return WantedCpus(cpus & machine.online or machine.online, predicted=predicted, why=why)
 
 

@@ -129,6 +129,6 @@ def _show(result: Scenario) -> None:
         )
     out = console()
     out.print(shown)
-    out.print(f"{result.checks.compared} answers compared with the oracle, {result.checks.different} different")
+    out.print(f"{result.checks.compared} results compared with the oracle, {result.checks.different} different")
     facts = ", ".join(f"{name} {value}" for name, value in result.machine.items())
     out.print(f"[dim]{escape(facts)}[/]", soft_wrap=True)

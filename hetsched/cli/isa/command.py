@@ -192,7 +192,7 @@ def detect_command(
     try:
         report = read_cpuinfo(_read(cpuinfo).decode("utf-8", "replace"))
     except InputError as error:
-        hint = "Name a copy of /proc/cpuinfo"
+        hint = "Use a copy of /proc/cpuinfo"
         fail(InputError(error.code, error.message, place=f"--cpuinfo {cpuinfo}", hint=hint), output, cpuinfo)
     document: Document = {"family": report.family, "xlen": report.xlen}
     document |= {"canonical": report.isa.canonical if report.isa else None}

@@ -92,7 +92,7 @@ class OpenbOptions(msgspec.Struct, frozen=True):
         }  # fmt: skip
         for option, value in given.items():
             if value:
-                raise InputError("OptionNotTaken", f"experiment {name} takes no {option}", place=option)
+                raise InputError("OptionNotTaken", f"experiment {name} does not support {option}", place=option)
 
     def study(self) -> Study:
         """Read the files and validate everything before the run.

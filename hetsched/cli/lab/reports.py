@@ -29,7 +29,7 @@ def make_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         reason = error.strerror or str(error)
-        hint = "Name a folder that can be created and written"
+        hint = "Use a folder that can be created and written"
         raise InputError("ReportFolderUnusable", reason, place=f"--report {folder}", hint=hint) from None
 
 

@@ -95,7 +95,7 @@ def _write_report(
 ) -> None:
     from hetsched.lab.report import report_files
 
-    facts = [("Nodes", f"{len(nodes.nodes):,}"), ("Pods running before", f"{len(nodes.running):,}")]
+    facts = [("Nodes", f"{len(nodes.nodes):,}"), ("Pods already running", f"{len(nodes.running):,}")]
     facts.append(("Pods tried", f"{len(stream):,}"))
     if arrival is not None:
         facts.append(("Arrival", f"GPU demand {arrival:g} x capacity, seed {seed}"))

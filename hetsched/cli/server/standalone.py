@@ -195,7 +195,7 @@ def lock_data_dir(data_dir: Path) -> Iterator[IO[str]]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            message = f"a server already runs on this data: {lock.read().strip()}"
+            message = f"a server already uses this data folder: {lock.read().strip()}"
             hint = "Stop that server, or use another folder with --data"
             raise InputError("AlreadyRunning", message, place=str(data_dir), hint=hint) from None
         lock.truncate(0)
@@ -245,7 +245,7 @@ def environment(data_dir: Path, host: str, socket_file: Path, *, demo: bool) -> 
     env = dict(os.environ)
     for name in (*OWN_VARIABLES, *(f"{name}_FILE" for name in OWN_VARIABLES)):
         if env.pop(name, None):
-            note(f"{name} is ignored: a standalone server uses its own")
+            note(f"{name} is ignored: a standalone server uses its own value")
     env["REDIS_URL"] = f"unix://{socket_file}"
     env["HETSCHED_DEMO"] = "1" if demo else "0"
     set_secret_key(env, data_dir)

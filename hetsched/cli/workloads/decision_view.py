@@ -184,7 +184,7 @@ def _show_outlook(out: Console, outlook: Outlook, decision: Decision) -> None:
         if blockers:
             _print(out, f"it fits on {blockers[0].node} without {_pod_names(blockers)}")
     if not outlook.next_steps and not outlook.blockers and outlook.verdict != "placed":
-        _print(out, "no change of one or two fields is enough", "dim")
+        _print(out, "no change of one or two fields would make it fit", "dim")
 
 
 def _pod_names(pods: Sequence[Evicted]) -> str:
@@ -215,7 +215,7 @@ def _show_time(out: Console, why: PodWhy) -> None:
 
 def _words(span: ReasonSpan) -> str:
     if span.code == "Queued":
-        return "queued, not decided yet"
+        return "queued, no decision yet"
     return span.message or span.code
 
 
@@ -226,6 +226,6 @@ def _show_changed(out: Console, changed: Changed) -> None:
     facts = ", node facts changed" if changed.inventory else ""
     times = "1 change" if changed.revisions == 1 else f"{changed.revisions} changes"
     out.print()
-    _print(out, f"since decision {changed.decision}: {verdict}{policy}; {times} of running pods since{facts}")
+    _print(out, f"compared with decision {changed.decision}: {verdict}{policy}; {times} of running pods{facts}")
     for difference in changed.reasons:
         _print(out, f"  {difference.before} -> {difference.now} nodes: {difference.message}", "dim")

@@ -171,7 +171,7 @@ def _watch(client: Client, identity: str, cluster: str, all_nodes: bool) -> Expl
 
     last = follow(changes(), _draw, _change_lines, over=over, stream=sys.stderr)
     if last is None:
-        raise AssertionError("it is seen at least once")
+        raise AssertionError("the watch yields at least one result")
     return last
 
 

@@ -84,4 +84,4 @@ class LiveView(Generic[Seen]):
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
             yield line
-        yield Text(f"{turn} Ctrl-C ends the view only", style="dim", no_wrap=True, overflow="ellipsis")
+        yield Text(f"{turn} Ctrl-C closes only this view", style="dim", no_wrap=True, overflow="ellipsis")

@@ -132,7 +132,7 @@ def redeliver(
 ) -> None:
     """Redeliver one delivery or all failed deliveries."""
     if bool(delivery) == dead:
-        raise InputError("OptionInvalid", "name one delivery or use --dead", place="hetsched redeliver")
+        raise InputError("OptionInvalid", "give one delivery or use --dead", place="hetsched redeliver")
     query = {"webhook": webhook, "workload": workload}
     with connect(server, token) as client:
         ids = (

@@ -94,8 +94,8 @@ def test_empty_report_states_no_facts() -> None:
 
 
 def test_problems_of_the_agent_are_listed_first() -> None:
-    said = report(problems=(MachineProblem("FileTooLarge", "/sys/x: it is larger than 64 bytes", "/sys/x"),))
-    assert node_facts(said).problems == ("FileTooLarge: /sys/x: it is larger than 64 bytes",)
+    said = report(problems=(MachineProblem("FileTooLarge", "/sys/x: the file is larger than 64 bytes", "/sys/x"),))
+    assert node_facts(said).problems == ("FileTooLarge: /sys/x: the file is larger than 64 bytes",)
 
 
 @pytest.mark.parametrize(

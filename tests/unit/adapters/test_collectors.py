@@ -111,7 +111,7 @@ def test_failing_resource_is_a_problem_and_the_others_are_kept() -> None:
 
 def test_series_of_other_clusters_are_reported() -> None:
     found = collected("prometheus-load", {"url": "http://p:9090"}, lambda query: vector(({"node": "x"}, NOW)))
-    assert found.problems == ("none of 1 series names a node of this cluster",)
+    assert found.problems == ("none of the 1 series matches a node of this cluster",)
 
 
 @pytest.mark.parametrize(

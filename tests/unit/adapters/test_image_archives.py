@@ -117,7 +117,7 @@ def test_a_layer_of_a_packed_archive_within_the_limits_stays_within_100_mib(tmp_
     packed = tmp_path / "image.tar.gz"
     packed.write_bytes(gzip.compress(image(gzip.compress(b"".join(empty_members(MAX_MEMBERS - 1000)), 1)), 1))
     mebibytes, text = measured(packed)
-    assert "/app is in none of its layers" in text
+    assert "/app is not in any layer of the image" in text
     assert mebibytes < MOST_MEMORY_MIB
 
 
@@ -152,9 +152,11 @@ def test_of_repeated_members_the_last_one_counts(again: str) -> None:
             member = tarfile.TarInfo(name)
             member.type, member.size = kind, len(content)
             archive.addfile(member, io.BytesIO(content))
-    assert inspect_bytes(image(made.getvalue())).problems == ("linux/amd64: /bin/last is in none of its layers",)
+    assert inspect_bytes(image(made.getvalue())).problems == (
+        "linux/amd64: /bin/last is not in any layer of the image",
+    )
     later = image(made.getvalue(), archive_of({"app": b"#!/bin/later\n"}))
-    assert inspect_bytes(later).problems == ("linux/amd64: /bin/later is in none of its layers",)
+    assert inspect_bytes(later).problems == ("linux/amd64: /bin/later is not in any layer of the image",)
 
 
 def test_an_archive_that_claims_to_unpack_to_gibibytes_is_refused_by_its_header() -> None:
@@ -217,7 +219,7 @@ def extended(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
         (b"0 a=b\n", "a record of an extended header is malformed"),
         (b"11 size=-9\n"[:10], "a record of an extended header is malformed"),
         (b"13 size=-512\n", "the size of a file is negative"),
-        (b"22 GNU.sparse.major=0\n", "it holds a sparse file"),
+        (b"22 GNU.sparse.major=0\n", "the archive contains a sparse file"),
     ],
 )
 def test_odd_attributes_are_refused(records: bytes, why: str) -> None:
@@ -299,7 +301,7 @@ def test_chained_links_are_resolved_up_to_the_length_of_a_path() -> None:
     config = {"Entrypoint": ["app"], "Env": ["PATH=" + ":".join(["/l1"] * 20)]}
     began = time.thread_time()
     found = inspect_bytes(gzip.compress(image(chained_links(), config=config)))
-    assert found.problems == ("linux/amd64: app is in none of its layers",)
+    assert found.problems == ("linux/amd64: app is not in any layer of the image",)
     assert time.thread_time() - began < 5
 
 

@@ -44,7 +44,7 @@ def test_unknown_image_has_unknown_platforms() -> None:
 def test_an_empty_list_of_platforms_is_unknown() -> None:
     found = pod({"one": ["linux/amd64"], "two": []})
     assert images(found) == ImageDemand((("amd64", "x86-64-v1"),), unknown=True)
-    assert found.image_facts[1] == ImageFacts("two", unknown="no platform is listed")
+    assert found.image_facts[1] == ImageFacts("two", unknown="the image lists no platform")
     assert images(pod({"one": []})) == ImageDemand(None, unknown=True)
     # A pod stored by a version without reasons.
     assert demand_of((ImageFacts("one"),)) == ImageDemand(None, unknown=True)

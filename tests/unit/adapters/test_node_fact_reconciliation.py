@@ -136,7 +136,7 @@ class TestCards:
         assert weighed(self.KNOWN, reported, trusted_cards=True).quarantined == ()
 
     def test_split_gpu_is_reported(self) -> None:
-        problem = "CardSplit: card 1 is split into 2 MIG devices; it is no whole card"
+        problem = "CardSplit: card 1 is not a whole card: it has 2 MIG devices"
         reported = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
         assert weighed(self.KNOWN, reported).quarantined[0].reported == problem
 

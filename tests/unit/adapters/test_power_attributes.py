@@ -45,9 +45,9 @@ def test_object_without_power_gives_unknown_power() -> None:
     [
         (
             "{name: powerState, value: asleep}",
-            "powerState is one of on, saving, capped, off, maintenance, not 'asleep'",
+            "powerState must be one of on, saving, capped, off, maintenance, not 'asleep'",
         ),
-        ("{name: powerHeadroomWatts, value: 1.2kW}", "powerHeadroomWatts is a whole number of watts, not '1.2kW'"),
+        ("{name: powerHeadroomWatts, value: 1.2kW}", "powerHeadroomWatts must be a whole number of watts, not '1.2kW'"),
     ],
 )
 def test_unreadable_value_is_noted_and_unknown(attribute: str, problem: str) -> None:

@@ -247,7 +247,7 @@ def test_an_init_container_leaves_its_card_to_the_others(scene: Scene) -> None:
 
 
 def test_a_pod_without_a_grant_is_refused(scene: Scene) -> None:
-    with pytest.raises(Refused, match="granted 1 nvidia"):
+    with pytest.raises(Refused, match="grant for 1 nvidia"):
         scene.kubelet.admit("stranger", 1)
     assert scene.source.asked > 0
     assert scene.actual() == {}

@@ -32,7 +32,7 @@ def changed(old: str, new: str, name: str = "qx-gb200") -> bytes:
     [
         ("<remapped_row_failure>No", "<remapped_row_failure>Yes", "could not be remapped"),
         ("<unrepairable_memory>No", "<unrepairable_memory>Yes", "cannot be repaired"),
-        ("<gpu_recovery_action>None", "<gpu_recovery_action>GPU Reset", "requests: GPU Reset"),
+        ("<gpu_recovery_action>None", "<gpu_recovery_action>GPU Reset", "recovery action GPU Reset"),
         ("<summary>Healthy", "<summary>Unhealthy", "fabric is Unhealthy"),
         ("<total>189471 MiB", "<total>GPU is lost", "reports 'GPU is lost' for fb_memory_usage/total"),
         ("<product_name>NVIDIA GB200", "<product_name>[Unknown Error]", "reports '[Unknown Error]' for product_name"),
@@ -50,7 +50,7 @@ def test_an_ill_card_is_not_healthy(old: str, new: str, why: str, tmp_path: Path
     [
         ("<remapped_row_pending>No", "<remapped_row_pending>Yes", "remapped at the next reset"),
         ("<pending_retirement>N/A", "<pending_retirement>Yes", "retired at the next reset"),
-        ("<pending_mig>Disabled", "<pending_mig>Enabled", "MIG is Disabled and becomes Enabled"),
+        ("<pending_mig>Disabled", "<pending_mig>Enabled", "MIG is Disabled and will be Enabled"),
     ],
 )
 def test_pending_reset_is_noted(old: str, new: str, why: str, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_lost_card_is_there_and_ill(tmp_path: Path) -> None:
     cards, problems = cards_of(Driver(gpu(1), GPU_IS_LOST, lost), tmp_path)
     assert [card.healthy for card in cards] == [True, False, False]
     assert [card.memory_mib for card in cards] == [40960, None, None]
-    assert problems == ["card 1: the driver lost it", "card 2: the driver lost it"]
+    assert problems == ["card 1: the driver lost the GPU", "card 2: the driver lost the GPU"]
 
 
 def test_rows_that_cannot_be_remapped_make_a_card_ill(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_rows_that_cannot_be_remapped_make_a_card_ill(tmp_path: Path) -> None:
     )
     assert [card.healthy for card in cards] == [False, True]
     assert problems == [
-        "card 0: rows of its memory could not be remapped",
-        "card 1: rows of its memory are remapped at the next reset",
+        "card 0: memory rows could not be remapped",
+        "card 1: memory rows will be remapped at the next reset",
     ]
 
 
@@ -208,8 +208,8 @@ def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
 
     assert troubles() == [[], []]
     events += [(0, 31), (1, 79)]  # a page fault of a program; fallen off the bus
-    assert troubles() == [[], ["it reported Xid 79"]]
-    assert troubles() == [[], ["it reported Xid 79"]]
+    assert troubles() == [[], ["the GPU reported Xid 79"]]
+    assert troubles() == [[], ["the GPU reported Xid 79"]]
 
 
 def test_no_driver_is_no_problem() -> None:

@@ -74,7 +74,7 @@ def test_without_a_driver_a_card_is_there_and_unknown(tmp_path: Path) -> None:
     assert (card.index, card.vendor, card.pci_address, card.zone) == (0, "nvidia", "0000:17:00.0", 1)
     assert (card.uuid, card.model, card.memory_mib, card.cores, card.healthy, card.mig_devices) == (None,) * 6
     assert [problem.message for problem in tree.problems] == [
-        "card 0: it is present, but it has no driver: memory and other facts are unknown"
+        "card 0: the GPU is present, but it has no kernel driver: memory and other facts are unknown"
     ]
 
 

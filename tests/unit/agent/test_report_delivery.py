@@ -206,8 +206,8 @@ def test_rejected_facts_are_reported_when_they_change(
         server.wait(number)
     sender.stop()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "facts that wait for a review: cards 7: 8 are known",
-        "facts that wait for a review: none",
+        "quarantined facts, waiting for a review: cards 7: 8 are known",
+        "quarantined facts, waiting for a review: none",
     ]
 
 

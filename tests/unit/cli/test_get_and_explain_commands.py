@@ -211,7 +211,7 @@ def test_a_refusal_is_explained_as_on_its_page(server: Server) -> None:
         ["1", "min", "67", "%", "1", "the", "node", "lacks", "v", "isa-match"],
         ["30", "s", "33", "%", "1", "queued,", "not", "decided", "yet", "-"],
     ]
-    assert "since decision 6: not-now -> never-fits; 3 changes of running pods since, node facts changed" in lines
+    assert "compared with decision 6: not-now -> never-fits; 3 changes of running pods, node facts changed" in lines
 
 
 def test_explain_names_the_pods_that_preempted_this_one(server: Server) -> None:

@@ -98,7 +98,7 @@ def test_a_later_layer_replaces_and_deletes(tmp_path: Path) -> None:
     assert entry(replaced) == [("/app", "rv64idc")]
     for at, gone in enumerate([{".wh.app": b""}, {".wh..wh..opq": b""}]):
         found = inspect_path(layout(tmp_path / f"b{at}", {"Entrypoint": ["/app"]}, first, layer(gone)))
-        assert (entry(found), found.problems) == ([], ("linux/riscv64: /app is in none of its layers",))
+        assert (entry(found), found.problems) == ([], ("linux/riscv64: /app is not in any layer of the image",))
 
 
 @pytest.mark.parametrize(
@@ -133,30 +133,30 @@ def test_a_hard_link_keeps_the_content_that_its_target_has_in_its_layer(
 ) -> None:
     found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, *map(layer, layers)))
     if need is None:
-        assert (entry(found), found.problems) == ([], ("linux/riscv64: /app is in none of its layers",))
+        assert (entry(found), found.problems) == ([], ("linux/riscv64: /app is not in any layer of the image",))
     elif need == "arm64":
-        assert "/app is a program for arm64, in an image for linux/riscv64" in found.warnings
+        assert "/app is a program for arm64, but the image is for linux/riscv64" in found.warnings
     else:
         assert [requirement for _, requirement in entry(found)] == [need]
 
 
 def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
     found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, layer({"app": ARM})))
-    assert "/app is a program for arm64, in an image for linux/riscv64" in found.warnings
+    assert "/app is a program for arm64, but the image is for linux/riscv64" in found.warnings
     assert found.requirements == {"riscv64": "rv64imafdc_zicsr_zifencei"}
 
 
 @pytest.mark.parametrize(
     ("settings", "content", "problem"),
     [
-        ({}, layer({}), "names no program"),
+        ({}, layer({}), "neither an Entrypoint nor a Cmd"),
         ({"Entrypoint": ["/app"]}, b"\x28\xb5\x2f\xfd" + bytes(400), "its compression is not supported"),
         ({"Entrypoint": ["/app"]}, gzip.compress(layer({"app": RISCV}), mtime=0)[:60], "cannot be read"),
-        ({"Entrypoint": ["/a"]}, layer({"a": ("link", "b"), "b": ("link", "a")}), "in none of its layers"),
-        ({"Entrypoint": ["/a"]}, layer({"a": ("link", "../../../../etc/passwd")}), "in none of its layers"),
-        ({"Entrypoint": ["/a"]}, layer({"a": b"#!/a\n"}), "script of a script"),
+        ({"Entrypoint": ["/a"]}, layer({"a": ("link", "b"), "b": ("link", "a")}), "not in any layer of the image"),
+        ({"Entrypoint": ["/a"]}, layer({"a": ("link", "../../../../etc/passwd")}), "not in any layer of the image"),
+        ({"Entrypoint": ["/a"]}, layer({"a": b"#!/a\n"}), "4 nested scripts; /a was not examined"),
         ({"Entrypoint": ["/a"]}, layer({"a": b"text"}), "not an ELF file"),
-        ({"Entrypoint": "a", "Cmd": [5], "Env": 7}, layer({}), "names no program"),
+        ({"Entrypoint": "a", "Cmd": [5], "Env": 7}, layer({}), "neither an Entrypoint nor a Cmd"),
     ],
 )
 def test_unreadable_entry_is_reported(tmp_path: Path, settings: Any, content: bytes, problem: str) -> None:

@@ -71,7 +71,7 @@ def test_immovable_containers_stay_where_they_are() -> None:
     assert (cpus(found)["a/main"], cpus(found)["b/main"]) == ("2-3", "0-15")
     moved = planned({"a": granted("immovable", 9, main="4-5")}, settled={"a/main": "2-3"})
     assert cpus(moved)["a/main"] == "2-3"
-    assert moved.containers["a/main"].why == "its policy is immovable, so it stays on CPUs 2-3"
+    assert moved.containers["a/main"].why == "the CPU policy is immovable, so the container keeps CPUs 2-3"
 
 
 def test_numa_pods_have_the_shared_cpus_of_their_zones() -> None:

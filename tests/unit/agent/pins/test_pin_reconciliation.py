@@ -173,7 +173,7 @@ def test_immovable_containers_are_not_moved_by_a_later_grant(runtime: FakeRuntim
     pinner.step(0)
     later = [("a", signed("a", "immovable", 2, main="6-7"))]
     pinner.learn("prod", KEY, later)
-    assert drifts(pinner.step(1)) == {"a/main": "its policy is immovable, so it stays on CPUs 2-3"}
+    assert drifts(pinner.step(1)) == {"a/main": "the CPU policy is immovable, so the container keeps CPUs 2-3"}
     started = agent()
     started.learn("prod", KEY, later)
     started.step(2)
