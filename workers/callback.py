@@ -94,7 +94,7 @@ def _prepare(delivery: Delivery) -> dict[str, str] | DeliveryOutcome:
     # of the webhook needs access to all namespaces if the workload has pods in several.
     several = bool(delivery.webhook_id and delivery.workload and not delivery.namespace)
     if not may_receive(delivery.owner, delivery.namespace, several=several):
-        return DeliveryOutcome(code="OwnerGone", message="the requester has no access any more", final=True)
+        return DeliveryOutcome(code="OwnerGone", message="the requester no longer has access", final=True)
     try:
         secrets = secrets_of(delivery)
     except InputError as refused:

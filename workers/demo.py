@@ -92,7 +92,7 @@ def _finish(cluster: Cluster) -> int:
     try:
         return len(release(cluster.pk, over, to=State.SUCCEEDED, reason="completed")) if over else 0
     except Conflict as conflict:
-        log.info("demo pods ended elsewhere", cluster=cluster.name, reason=str(conflict))
+        log.info("demo pods already ended", cluster=cluster.name, reason=str(conflict))
         return 0
 
 

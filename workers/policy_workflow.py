@@ -38,4 +38,4 @@ def tick() -> None:
         try:
             part(now)
         except Exception:
-            log.exception("a part of the policy workflow failed", part=part.__name__)
+            log.exception("policy workflow step failed", part=part.__name__)

@@ -86,7 +86,7 @@ def _run_step(step: Callable[[], Any]) -> Any:
     except (OperationalError, InterfaceError):
         raise
     except Exception:
-        log.exception("a part of the sweep failed", part=getattr(step, "func", step).__qualname__)
+        log.exception("sweep step failed", part=getattr(step, "func", step).__qualname__)
         return None
 
 

@@ -254,7 +254,7 @@ def _what_if(document: Mapping[str, Any]) -> WhatIfAnswer:
     try:
         return msgspec.convert({"nodes": None, **document}, WhatIfAnswer, dec_hook=from_parts)
     except msgspec.ValidationError as error:
-        raise InputError("AnswerUnreadable", f"the server's answer is not as agreed: {error}") from None
+        raise InputError("AnswerUnreadable", f"the server's response does not match the API: {error}") from None
 
 
 def _filled(**fields: Any) -> dict[str, Any]:

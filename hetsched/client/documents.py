@@ -327,4 +327,4 @@ def read(document: Mapping[str, Any], kind: type[Read]) -> Read:
     try:
         return msgspec.convert({**document, "document": document}, kind, dec_hook=from_parts)
     except (msgspec.ValidationError, TypeError) as error:
-        raise InputError("AnswerUnreadable", f"the server's answer is not as agreed: {error}") from None
+        raise InputError("AnswerUnreadable", f"the server's response does not match the API: {error}") from None

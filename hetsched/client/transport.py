@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 API = "/api/v1/"
 KEY = "Idempotency-Key"
-KEY_RULE = "it must be 1 to 255 printable ASCII characters without blanks"
+KEY_RULE = "the value must be 1 to 255 printable ASCII characters without spaces"
 PATIENCE_SECONDS = 30.0
 _KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
 _ATTEMPTS = 3
@@ -67,7 +67,9 @@ class Transport:
                 base_url=self.server, headers=headers, timeout=timeout_seconds, transport=transport
             )
         except ValueError:
-            raise InputError("TokenInvalid", "a token has ASCII letters, digits and _ only", place="--token") from None
+            raise InputError(
+                "TokenInvalid", "a token can contain only ASCII letters, digits and _", place="--token"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +117,7 @@ class Transport:
             return response.status_code, response.json()
         except ValueError:
             raise ServerUnavailable(
-                f"Http{response.status_code}", f"{path} is no page of hetsched", place=self.server
+                f"Http{response.status_code}", f"{path} is not a JSON document of hetsched", place=self.server
             ) from None
 
     def send(
@@ -166,7 +168,7 @@ class Transport:
             except httpx.TransportError as error:
                 if attempt == attempts:
                     reason = str(error) or type(error).__name__
-                    hint = "Is it running? Name another with --server or HETSCHED_SERVER"
+                    hint = "Is the server running? Set its address with --server or HETSCHED_SERVER"
                     raise ServerUnavailable(
                         "ServerUnreachable", reason, place=self.server, hint=hint, passing=True
                     ) from None
@@ -180,13 +182,13 @@ class Transport:
         hint: str = refused.hint
         passing = response.status_code == 429 or response.is_server_error
         if response.status_code in (401, 403):
-            hint = hint or "Give a token of the right role with --token or HETSCHED_TOKEN"
+            hint = hint or "Pass a token with the required role in --token or HETSCHED_TOKEN"
         elif response.status_code == 429:
             after = response.headers.get("Retry-After", "")
-            hint = hint or (f"Come back in {after} s" if after else "Come back later")
+            hint = hint or (f"Retry after {after} s" if after else "Retry later")
         elif response.is_server_error or response.is_redirect:
             request_id = refused.problem.get("requestId", "")
-            hint = hint or (f"The server's log has more under request {request_id}" if request_id else "")
+            hint = hint or (f"See request {request_id} in the server log" if request_id else "")
         else:
             raise refused
         raise ServerUnavailable(refused.code, refused.message, place=self.server, hint=hint, passing=passing)
@@ -204,7 +206,7 @@ def checked_address(server: str) -> str:
         valid = False
     if not valid or parts.query or parts.fragment or parts.username:
         raise InputError(
-            "ServerUrlInvalid", f"{server[:200]!r} is no address of a server", place="--server",
+            "ServerUrlInvalid", f"{server[:200]!r} is not a valid server URL", place="--server",
             hint="Write http://HOST:PORT or https://HOST",
         )  # fmt: skip
     return server.rstrip("/")

@@ -144,14 +144,14 @@ def as_text(value: Any) -> str:
     """Encode a message as its English text (an `enc_hook` of msgspec)."""
     if isinstance(value, Message):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 def as_parts(value: Any) -> Parts | str:
     """Encode a message with its parameters (an `enc_hook` of msgspec)."""
     if isinstance(value, Message):
         return _parts(value) if value.params else str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 def from_parts(kind: type, value: Any) -> Any:

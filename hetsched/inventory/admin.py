@@ -78,7 +78,7 @@ class NodeAdmin(ReadOnlyAdmin):
     def problems(self, node: Node) -> str:
         return pretty(node.report.problems)
 
-    @admin.display(description="facts in doubt")
+    @admin.display(description="fact conflicts")
     def doubtful(self, node: Node) -> str:
         return pretty(node.doubts)
 
@@ -107,9 +107,9 @@ class CollectorAdmin(ReadOnlyAdmin):
     list_select_related = ("cluster",)
     fieldsets = (
         (None, {"fields": ("cluster", "name", "kind", "enabled", "load", "parameters")}),
-        ("When it counts", {"fields": ("interval_seconds", "most_failures", "most_age_seconds")}),
+        ("Schedule and limits", {"fields": ("interval_seconds", "most_failures", "most_age_seconds")}),
         (
-            "How it fares",
+            "Status",
             {"fields": ("tried_at", "answered_at", "stale_since", "failures", "failure", "nodes_reported",
                         "nodes_stale", "wrong")},
         ),

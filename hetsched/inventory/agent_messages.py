@@ -97,11 +97,11 @@ def _agent_start(message: AgentMessage, now: datetime) -> datetime:
     if at is None or at < 0:
         raise InputError("ReportMalformed", "the start time of the agent is not an RFC 3339 time", place="startedAt")
     if not 1 <= message.sequence <= INT64_MAX:
-        raise InputError("ReportMalformed", "the messages of an agent are numbered from 1", place="sequence")
+        raise InputError("ReportMalformed", f"the sequence number is not between 1 and {INT64_MAX}", place="sequence")
     if not message.instance:
         raise InputError("ReportMalformed", "the field instance is missing", place="instance")
     if len(message.instance) > 64 or len(message.digest) > 64:
-        raise InputError("ReportMalformed", "instance and digest have at most 64 characters", place="instance")
+        raise InputError("ReportMalformed", "instance or digest is longer than 64 characters", place="instance")
     if at > (now + _MOST_AHEAD).timestamp():
         raise InputError(
             "ReportMalformed", "the start time of the agent is in the future", place="startedAt",
@@ -125,7 +125,7 @@ def _is_repeated(row: NodeFacts, message: AgentMessage, started: datetime, now: 
             raise InputError("ReportTooSoon", text, hint=f"Wait {pause} ms between messages")
     elif row.started_at is not None and (row.started_at, row.instance) > (started, message.instance):
         raise InputError(
-            "AgentSuperseded", "a newer agent of this node is running", place="instance",
+            "AgentSuperseded", "a newer agent is running on this node", place="instance",
             hint="Run one agent per node and stop the others",
         )  # fmt: skip
     return False

@@ -121,7 +121,7 @@ def advance(
             stale = Cluster.objects.filter(pk=cluster_id).exclude(leader_epoch=epoch)
             for name in stale.values_list("name", flat=True):
                 counters.add(metric_names.STALE_EPOCHS, name)
-        raise Conflict(f"cluster {cluster_id} is no longer as at revision {revision}, epoch {epoch}")
+        raise Conflict(f"cluster {cluster_id} is no longer at revision {revision}, epoch {epoch}")
     return rows[0]
 
 

@@ -75,7 +75,7 @@ def _attributes(
             tag, start = _uleb(section, body)
             (size,) = struct.unpack_from(order + "I", section, start)
             if size <= start + 4 - body - 1:
-                raise IndexError("an attribute block without content")
+                raise IndexError("an attribute block is empty")
             if tag == _TAG_FILE:
                 yield from _entries(section[start + 4 : body + size], vendor, is_text)
             body += size
@@ -107,13 +107,13 @@ def _uleb(data: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         if shift > 63:
-            raise IndexError("a number of more than 64 bits")
+            raise IndexError("a number is larger than 64 bits")
 
 
 def _string(data: memoryview, at: int) -> tuple[str, int]:
     end = bytes(data[at:]).find(b"\0")
     if end < 0:
-        raise IndexError("a string without end")
+        raise IndexError("unterminated string")
     return bytes(data[at : at + end]).decode("ascii", "replace"), at + end + 1
 
 

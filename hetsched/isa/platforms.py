@@ -99,7 +99,7 @@ def archs_with_variants_only(platforms: Iterable[str]) -> tuple[str, ...]:
 def image_warnings(platforms: Iterable[str]) -> list[str]:
     """Return warnings for nodes that satisfy a floor but whose stock containerd rejects the image."""
     return [
-        f"stock containerd takes this image on no linux/{architecture} node: the index has variants only"
+        f"stock containerd rejects this image on every linux/{architecture} node: the index lists only variants"
         for architecture in archs_with_variants_only(platforms)
     ]
 

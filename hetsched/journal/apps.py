@@ -16,5 +16,5 @@ class JournalConfig(AppConfig):
         register()
         append_only(AuditEntry)
         fixed = ("first_entry", "last_entry", "entries", "digest", "key", "sealed_at")
-        guard(Guard("journal_auditseal_fixed", AuditSeal, "what a seal says does not change", fixed))
+        guard(Guard("journal_auditseal_fixed", AuditSeal, "an audit seal cannot be changed", fixed))
         post_migrate.connect(install_of, dispatch_uid="hetsched.storage.triggers")

@@ -81,7 +81,7 @@ def flush() -> int:
         with write_transaction():
             _write(taken, add=True)
     except Error as error:
-        log.warning("counts stay for later", rows=len(taken), error=repr(error))
+        log.warning("metric counts not written", rows=len(taken), error=repr(error))
         _count(list(taken.items()))
     return len(taken)
 

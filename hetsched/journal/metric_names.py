@@ -11,7 +11,7 @@ _CALL_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 _DECISION_SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 DECISIONS = Metric(
-    "hetsched_decisions", "Scheduling decisions by verdict; each attempt counts.", ("cluster", "verdict")
+    "hetsched_decisions", "Scheduling decisions by verdict; every attempt is counted.", ("cluster", "verdict")
 )
 REASONS = Metric("hetsched_reasons", "Reasons of decisions without a placement.", ("cluster", "plugin", "code"))
 DECISION_SECONDS = Metric("hetsched_decision_seconds", "Time to decide one pod.", ("cluster",), _DECISION_SECONDS)
@@ -32,12 +32,12 @@ API_REQUESTS = Metric(
 CANARY = Metric("hetsched_canary", "Completed canary tasks.", ("queue",))
 FLUSHED = Metric(
     "hetsched_flushed_then_scheduled",
-    "Pods placed by the periodic flush of unschedulable pods, without one of their events: missed events.",
+    "Pods placed only after the periodic flush of unschedulable pods, which indicates missed events.",
     ("cluster",),
 )
 SHADOWS = Metric(
     "hetsched_shadow_pods",
-    "Pods that another scheduler bound in shadow mode, by comparison with the decision here.",
+    "Pods that another scheduler bound in shadow mode, by comparison with the decision of hetsched.",
     ("cluster", "judgement"),
 )
 KUBELET_REFUSALS = Metric(
@@ -58,7 +58,7 @@ STALE_EPOCHS = Metric(
 READ_BACKS = Metric(
     "hetsched_bind_readback", "Bindings whose result was determined by reading the pod.", ("cluster", "outcome")
 )
-VIOLATIONS = Metric("hetsched_invariant_violations", "Violated invariants at the latest check, by number.", ("id",))
+VIOLATIONS = Metric("hetsched_invariant_violations", "Violations at the latest invariant check, by invariant.", ("id",))
 GOLDENS = Metric(
     "hetsched_golden_placements",
     "Golden placements at the latest check, by state under the active policies.",

@@ -76,11 +76,11 @@ class AppendOnly(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:
-            raise TypeError(f"{self._meta.verbose_name} {self.pk} is only ever added, never changed")
+            raise TypeError(f"{self._meta.verbose_name} {self.pk} is append-only and cannot be changed")
         super().save(*args, **kwargs)
 
     def delete(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(f"{self._meta.verbose_name} {self.pk} is only ever added, never deleted")
+        raise TypeError(f"{self._meta.verbose_name} {self.pk} is append-only and cannot be deleted")
 
 
 class AuditEntry(AppendOnly):

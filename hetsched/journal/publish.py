@@ -61,7 +61,7 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     A callable patch is computed once its topic is locked. Use it if other transactions change the same document.
     """
     if not connection.in_atomic_block:
-        raise transaction.TransactionManagementError("publish belongs into the transaction of the change")
+        raise transaction.TransactionManagementError("publish must be called in the transaction of the change")
     names = sorted(patches)
     revisions = _next_revisions(names)
     events = [
@@ -203,7 +203,7 @@ def _relay_one_by_one(events: list[OutboxEvent]) -> int:
     refused = [event for event in events if not _send_and_mark([event])]
     given_up = [event for event in refused if event.created_at < timezone.now() - GIVEN_UP_AFTER]
     for event in given_up:
-        log.error("a live event is given up", topic=event.topic, revision=event.revision)
+        log.error("live event dropped", topic=event.topic, revision=event.revision)
     OutboxEvent.objects.filter(pk__in=[event.pk for event in given_up]).update(published_at=timezone.now())
     counters.add(metric_names.EVENTS_GIVEN_UP, amount=len(given_up))
     return len(events) - len(refused)

@@ -40,11 +40,11 @@ def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float
     Raises: InputError `ArrivalRatioInvalid` or `ArrivalWithoutGpus`.
     """
     if not 0 < ratio <= MAX_RATIO:
-        hint = f"Write a ratio such as 1.3, at most {MAX_RATIO:g}"
-        raise InputError("ArrivalRatioInvalid", f"{ratio:g} is not above 0 and up to {MAX_RATIO:g}", hint=hint)
+        hint = f"Write a ratio greater than 0 and at most {MAX_RATIO:g}, such as 1.3"
+        raise InputError("ArrivalRatioInvalid", f"the ratio {ratio:g} is out of range", hint=hint)
     if not capacity_milli:
         hint = "Omit the ratio, or use nodes with GPUs"
-        raise InputError("ArrivalWithoutGpus", "the cluster has no GPU card to measure the demand against", hint=hint)
+        raise InputError("ArrivalWithoutGpus", "a ratio needs GPU capacity, but the cluster has no GPUs", hint=hint)
     if not any(gpu_demand_milli(pod.shape) for pod in pods):
         hint = "Omit the ratio, or use pods with GPUs"
         raise InputError("ArrivalWithoutGpus", "no pod of the workload asks for a GPU", hint=hint)

@@ -99,7 +99,7 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
     state = scheduler.state
     for pod in pods:
         if not is_plain(pod):
-            raise ValueError(f"{pod.key} takes more than amounts")
+            raise ValueError(f"{pod.key} requests more than amounts of resources")
     requests = [state.compile(pod) for pod in pods]
     requests = [state.compile(pod) for pod in pods]  # compile again, because a new shape may have added columns
     known: dict[int, Request] = {}

@@ -23,9 +23,9 @@ from .replay import Replay, ReplaySample
 _METRICS = {
     "cpuUtilization": "CPU requested / allocatable",
     "memoryUtilization": "Memory requested / allocatable",
-    "gpuAllocation": "GPU milli granted / capacity",
-    "unallocatedGpus": "GPUs not granted",
-    "gpuFragmentation": "GPU milli the workload's mix cannot use / capacity",
+    "gpuAllocation": "GPU capacity allocated / total",
+    "unallocatedGpus": "Unallocated GPUs",
+    "gpuFragmentation": "GPU capacity that the workload mix cannot use / total",
     "balance": "Mean over nodes of 1 - variance of their utilisations",
 }
 _LINES = ("gpuAllocation", "gpuFragmentation", "cpuUtilization", "memoryUtilization", "balance")
@@ -120,7 +120,7 @@ def _lines(name: str, runs: Sequence[PolicyRun]) -> str:
         for run in runs
     ]
     x_label = "arrived GPU demand / capacity" if by_demand else "arrived pods"
-    meaning = "Pods that fitted nowhere" if name == "pending" else _METRICS[name]
+    meaning = "Pods that did not fit on any node" if name == "pending" else _METRICS[name]
     chart = line_chart(f"{meaning}, over {x_label}", series, x_label=x_label, y_label=name)
     rows: list[list[Cell]] = [
         [_across(column[0], by_demand), *(_value(sample, name) for sample in column)]

@@ -20,7 +20,7 @@ class PlacementConfig(AppConfig):
             Guard(
                 "placement_pod_lifecycle",
                 Pod,
-                "this change of a pod state is not in the lifecycle table",
+                "this pod state transition is not allowed",
                 columns=("state",),
                 condition=f"OLD.state <> NEW.state AND (OLD.state || '>' || NEW.state) NOT IN ({allowed})",
             )

@@ -221,7 +221,7 @@ class SchedulerCache:
         Raises: TimeoutError if the lock is not free within `seconds`.
         """
         if not self._lock.acquire(timeout=max(seconds, 0) if seconds != -1 else -1):
-            raise TimeoutError(f"the state of cluster {self.cluster_id} is in use")
+            raise TimeoutError(f"the scheduler cache of cluster {self.cluster_id} is in use")
         try:
             snapshot = self._refresh()
             if not snapshot.evicts:  # for clusters with kubelets, which may reject pods

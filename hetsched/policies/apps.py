@@ -15,7 +15,7 @@ class PoliciesConfig(AppConfig):
             Guard(
                 "policies_policyrevision_fixed",
                 PolicyRevision,
-                "a policy revision is written once",
+                "a policy revision cannot be changed",
                 columns=("policy_id", "version", "spec", "author", "created_at"),
             )
         )

@@ -86,7 +86,7 @@ def _check_row(state: ClusterState, policy: Policy, rows: Iterable[GoldenPlaceme
         try:
             results.append(judge(scheduler, Golden(row.name, row.cluster.name, row.pod, row.expectation)))
         except Exception as error:
-            log.exception("a golden placement could not be judged", golden=row.name, policy=policy.spec.name)
+            log.exception("golden placement check failed", golden=row.name, policy=policy.spec.name)
             got = Message("the engine failed: {name}", name=type(error).__name__)
             results.append(GoldenVerdict(row.name, row.cluster.name, GoldenState.BROKEN, row.expectation.words, got))
             scheduler = Scheduler(state.fork(), policy)  # the failed call may have left the state inconsistent

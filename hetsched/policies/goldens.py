@@ -157,7 +157,7 @@ def recheck_goldens(now: datetime | None = None) -> dict[str, int]:
             try:
                 _recheck(row, specs, now)
             except Exception:  # one failing check must not block the other checks
-                log.exception("a golden placement could not be looked at", golden=row.name)
+                log.exception("golden placement check failed", golden=row.name)
     states = Counter(GoldenPlacement.objects.filter(enabled=True).values_list("state", flat=True))
     counted = {state.value: states.get(state.value, 0) for state in GoldenState}
     counters.set_values(metric_names.GOLDENS, {(state,): float(count) for state, count in counted.items()})

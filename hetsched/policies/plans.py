@@ -202,7 +202,7 @@ def evaluate_plans(now: datetime | None = None) -> int:
             try:
                 switched += _evaluate(pk, now)
             except Exception:  # one failing plan must not block the other plans
-                log.exception("a plan could not be looked at", plan=pk)
+                log.exception("policy plan evaluation failed", plan=pk)
     return switched
 
 

@@ -69,7 +69,7 @@ class WorkflowForm(forms.ModelForm):
 
     def act(self) -> Any:
         """Run the form's action with the cleaned data."""
-        raise TypeError("subclasses implement act()")
+        raise TypeError("subclasses must implement act()")
 
     def _get_validation_exclusions(self) -> set[str]:
         return {field.name for field in self._meta.model._meta.fields}

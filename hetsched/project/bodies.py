@@ -63,9 +63,9 @@ class BodyMemory:
         """
         most = settings.HETSCHED_BODIES_BYTES_PER_ADDRESS
         if self.held[address] + size > most:
-            raise BodyRefused(429, "BodiesTooMany", f"the bodies of this address hold {most} bytes", retry=True)
+            raise BodyRefused(429, "BodiesTooMany", f"the bodies of this address exceed {most} bytes", retry=True)
         if self.held.total() + size > settings.HETSCHED_BODIES_BYTES:
-            raise BodyRefused(429, "BodiesTooMany", "the bodies of all clients hold too much", retry=True)
+            raise BodyRefused(429, "BodiesTooMany", "the bodies of all clients exceed the limit", retry=True)
         self.held[address] += size
 
     def release(self, address: str, size: int) -> None:
@@ -114,7 +114,7 @@ class RequestBody:
             async with asyncio.timeout(self._seconds_left()):
                 message = await self._receive()
         except TimeoutError:
-            raise BodyRefused(408, "BodyTooSlow", "the body comes too slowly, or takes too long") from None
+            raise BodyRefused(408, "BodyTooSlow", "the body arrives too slowly or takes too long") from None
         if message["type"] == "http.disconnect":
             raise RequestAborted
         piece = message.get("body", b"")

@@ -37,7 +37,7 @@ class BodyGate:
             if request.user.is_authenticated:
                 return BodyRequested()
             return BodyRequested(
-                BodyRefused(413, "BodyTooLarge", f"without a credential a body has at most {MOST_UNVERIFIED} bytes")
+                BodyRefused(413, "BodyTooLarge", f"without a credential, a body is limited to {MOST_UNVERIFIED} bytes")
             )
         if _is_admitted(view_class(**view.initkwargs), request, args, kwargs):
             return BodyRequested()

@@ -25,8 +25,8 @@ def check_secret_key(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Reject a server without SECRET_KEY: each process would generate its own key."""
     if settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED:
         return []
-    hint = "Set SECRET_KEY to 40 random characters or more, the same for every process."
-    return [Error("SECRET_KEY is not set, so every process has its own.", hint=hint, id="hetsched.E001")]
+    hint = "Set SECRET_KEY to at least 40 random characters, the same for every process."
+    return [Error("SECRET_KEY is not set, so every process generates its own key.", hint=hint, id="hetsched.E001")]
 
 
 @register(Tags.security)
@@ -34,7 +34,7 @@ def check_hosts(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Reject `*` in ALLOWED_HOSTS, which disables the check of the Host header."""
     if settings.DEBUG or "*" not in settings.ALLOWED_HOSTS:
         return []
-    hint = "List the host names under which people reach this server, comma-separated."
+    hint = "List the host names of this server, comma-separated."
     return [Error("ALLOWED_HOSTS allows every host.", hint=hint, id="hetsched.E002")]
 
 
@@ -43,12 +43,16 @@ def check_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Reject an incomplete identity provider, and a server without any way to sign in."""
     found: list[CheckMessage] = []
     if settings.HETSCHED_OIDC_ISSUER and not (settings.HETSCHED_OIDC_CLIENT_ID and settings.HETSCHED_OIDC_ROLES):
-        hint = "Set HETSCHED_OIDC_CLIENT_ID, and HETSCHED_OIDC_ROLES to GROUP=ROLE, comma-separated."
-        found.append(Error("The identity provider is not set up whole.", hint=hint, id="hetsched.E004"))
+        hint = "Set HETSCHED_OIDC_CLIENT_ID, and set HETSCHED_OIDC_ROLES to comma-separated GROUP=ROLE pairs."
+        found.append(Error("The configuration of the identity provider is incomplete.", hint=hint, id="hetsched.E004"))
     if not settings.HETSCHED_PASSWORDS and not settings.HETSCHED_OIDC_ISSUER:
-        hint = "Set HETSCHED_OIDC_ISSUER, or HETSCHED_PASSWORDS to 1."
+        hint = "Set HETSCHED_OIDC_ISSUER, or set HETSCHED_PASSWORDS to 1."
         found.append(
-            Error("No login is possible: neither by password nor by a provider.", hint=hint, id="hetsched.E005")
+            Error(
+                "Login is not possible: passwords are disabled and no identity provider is configured.",
+                hint=hint,
+                id="hetsched.E005",
+            )
         )
     return found
 
@@ -62,8 +66,8 @@ def check_data_folder(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if os.access(nearest, os.W_OK | os.X_OK):
         return []
-    hint = "Set HETSCHED_DATA to a folder of your own."
-    return [Error(f"The data folder {folder} cannot be written.", hint=hint, id="hetsched.E003")]
+    hint = "Set HETSCHED_DATA to a writable folder."
+    return [Error(f"The data folder {folder} is not writable.", hint=hint, id="hetsched.E003")]
 
 
 @register(Tags.compatibility)
@@ -72,7 +76,7 @@ def check_lease(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     if settings.HETSCHED_LEASE_SECONDS >= settings.HETSCHED_SWEEP_SECONDS:
         return []
     hint = "Make HETSCHED_LEASE_SECONDS at least as long as HETSCHED_SWEEP_SECONDS."
-    return [Warning("The leader's lease is shorter than the sweep.", hint=hint, id="hetsched.W001")]
+    return [Warning("The leader's lease is shorter than the sweep interval.", hint=hint, id="hetsched.W001")]
 
 
 @register(Tags.compatibility)
@@ -85,5 +89,5 @@ def check_variables(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
             continue
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]}?" if close else "Remove it."
-        found.append(Warning(f"The environment variable {name} is not known.", hint=hint, id="hetsched.W002"))
+        found.append(Warning(f"The environment variable {name} is unknown.", hint=hint, id="hetsched.W002"))
     return found

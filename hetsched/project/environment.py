@@ -70,12 +70,12 @@ class Environment:
         if not file:
             return value
         if value:
-            self._refuse(InputError("EnvTwice", f"{name}_FILE is set too", place=name, hint="Set one of the two"))
+            self._refuse(InputError("EnvTwice", f"{name}_FILE is also set", place=name, hint="Set only one of them"))
         try:
             return Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            self._invalid(f"{name}_FILE", f"{file}: {reason}", "Name a readable file that holds the value")
+            reason = getattr(error, "strerror", None) or "the file is not text"
+            self._invalid(f"{name}_FILE", f"{file}: {reason}", "Name a readable file that contains the value")
 
     def _invalid(self, name: str, message: str, hint: str) -> NoReturn:
         self._refuse(InputError("EnvInvalid", message, place=name, hint=hint))
@@ -88,14 +88,14 @@ class Environment:
         if value in TRUE or value in FALSE:
             return value in TRUE
         if value:
-            self._invalid(name, f"{value!r} is not a yes or no", "Use 1 or 0")
+            self._invalid(name, f"{value!r} is not a boolean", "Use 1 or 0")
         return default
 
     def choice(self, name: str, options: tuple[str, ...]) -> str:
         """Return the value, which must be one of `options`; the first option is the default."""
         value = self._get(name).lower() or options[0]
         if value not in options:
-            self._invalid(name, f"{value!r} is not known", f"Use one of: {', '.join(options)}")
+            self._invalid(name, f"{value!r} is not a valid value", f"Use one of: {', '.join(options)}")
         return value
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
@@ -120,7 +120,7 @@ class Environment:
         for place in found:
             if place not in others and not (is_place(place) and (":" in place.rpartition("]")[2] or not port)):
                 wanted = "host:port" if port else "host or host:port"
-                self._invalid(name, f"{place[:80]!r} is no place", f"Write {wanted}, comma-separated")
+                self._invalid(name, f"{place[:80]!r} is not a valid address", f"Write {wanted}, comma-separated")
         return found
 
     def origins(self, name: str) -> list[str]:
@@ -138,7 +138,7 @@ class Environment:
         for part in self.names(name):
             key, _equals, value = (piece.strip() for piece in part.rpartition("="))
             if not key or value not in values:
-                hint = f"The value is one of: {', '.join(sorted(values))}"
+                hint = f"Use one of these values: {', '.join(sorted(values))}"
                 self._invalid(name, f"{part[:80]!r} is not KEY=VALUE", hint)
             found[key] = value
         return found
@@ -156,16 +156,20 @@ class Environment:
         value = self._get(name)
         path = Path(value).expanduser() if value else default
         if not path.is_absolute():
-            self._invalid(name, f"{value!r} is not an absolute path", "Write the whole path, starting with /")
+            self._invalid(name, f"{value!r} is not an absolute path", "Write the full path, starting with /")
         if path.exists() and not path.is_dir():
-            self._invalid(name, f"{path} is not a folder", "Name a folder; it is made when it does not exist")
+            self._invalid(name, f"{path} is not a folder", "Name a folder; it is created if it does not exist")
         return path
 
     def secret(self, name: str, *, least_characters: int) -> str:
         """Return a secret, or an empty string if it is not set; error messages never contain the value."""
         value = self._get(name)
         if value and len(value) < least_characters:
-            self._invalid(name, f"it has {len(value)} characters", f"Use {least_characters} random ones or more")
+            self._invalid(
+                name,
+                f"the value has only {len(value)} characters",
+                f"Use at least {least_characters} random characters",
+            )
         return value
 
     def redis(self, name: str, default: RedisAddress) -> RedisAddress:
@@ -176,13 +180,13 @@ class Environment:
             parts = urlsplit(value)
             port = parts.port
         except ValueError:
-            self._invalid(name, "its port is not a port number", "Example: redis://127.0.0.1:6379/0")
+            self._invalid(name, "the port is not a valid port number", "Example: redis://127.0.0.1:6379/0")
         if value == "memory://" or (parts.scheme in {"redis", "rediss"} and parts.hostname and port != 0):
             return RedisAddress(value)
         if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
             return RedisAddress(value)
         self._invalid(
-            name, f"the scheme {parts.scheme!r} or its host is not usable", "Use redis://, rediss:// or unix:///"
+            name, f"the scheme {parts.scheme!r} or the host is not supported", "Use redis://, rediss:// or unix:///"
         )
 
     def database(self, name: str, default: str) -> dict[str, Any]:
@@ -194,8 +198,8 @@ class Environment:
         try:
             config: dict[str, Any] = environ.Env.db_url_config(value)
         except ValueError:
-            self._invalid(name, "it is not a database URL", " or ".join(DATABASES.values()))
+            self._invalid(name, "the value is not a database URL", " or ".join(DATABASES.values()))
         if not config["NAME"]:
-            self._invalid(name, "it names no database", f"Example: {DATABASES[scheme.removesuffix('ql')]}")
+            self._invalid(name, "the URL does not name a database", f"Example: {DATABASES[scheme.removesuffix('ql')]}")
         config["HOST"] = unquote(config["HOST"])
         return config

@@ -80,7 +80,7 @@ class ArrivalScheduler:
             try:
                 return self._place(snapshot, columns, new, lease)
             except Contradiction as refusal:
-                log.info("arrivals join the queue", cluster=lease.cluster_id, reason=str(refusal))
+                log.info("arriving pods moved to the queue", cluster=lease.cluster_id, reason=str(refusal))
                 return PlacedBatch()
 
     def _place(

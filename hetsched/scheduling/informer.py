@@ -306,12 +306,12 @@ class Informer:
                 self._write(changes)
                 return True
             except Conflict as conflict:
-                log.info("changes lost the revision check", cluster=self.lease.cluster_id, reason=str(conflict))
+                log.info("changes conflicted with another writer", cluster=self.lease.cluster_id, reason=str(conflict))
                 if not following.renew(self.lease):
                     self._lease_lost = True
                     return False
                 time.sleep(min(0.01 * 2**attempt, 1.0))
-        raise RuntimeError(f"cluster {self.lease.cluster_id}: changes could not be written")
+        raise RuntimeError(f"cluster {self.lease.cluster_id}: the changes could not be written")
 
     def _write(self, changes: Changes) -> None:
         followed = apply_changes(self.lease.cluster_id, changes, epoch=self.lease.epoch)

@@ -108,7 +108,7 @@ class InformerHost:
             if not self.is_saturated:
                 batch = self._arrivals.place(arrivals, self._lease, follower_epoch)
         except Conflict as conflict:
-            log.info("arrivals are tried again", cluster=self._cluster.pk, reason=str(conflict))
+            log.info("arriving pods will be retried", cluster=self._cluster.pk, reason=str(conflict))
             self._check_lease_next()
         if batch.results:
             self.bindings.start(self._lease, batch.results)

@@ -94,7 +94,7 @@ def _keep(
             if holder or not election.is_held:
                 Sync.objects.filter(cluster=cluster, epoch=lease.epoch).update(synced_at=None)
             if holder:
-                log.error("another installation is the leader now", cluster=cluster.name, holder=holder)
+                log.error("another installation is now the leader", cluster=cluster.name, holder=holder)
                 return
     finally:
         over.set()

@@ -184,7 +184,9 @@ def count_batch(name: str, results: Sequence[Result], took_seconds: Sequence[flo
 
 def _set_aside(result: Result, refusal: Contradiction) -> Result:
     """Return a *not now* result for a pod whose placement the database constraints reject."""
-    log.error("placement set aside", pod=result.waiting.spec.key, node=result.node_name, reason=str(refusal))
+    log.error(
+        "placement rejected by the database", pod=result.waiting.spec.key, node=result.node_name, reason=str(refusal)
+    )
     message = Message("the placement conflicts with an existing reservation that the scheduler cache does not contain")
     reason = Reason("LedgerRefused", "ledger", 0, message)
     waiting = result.waiting

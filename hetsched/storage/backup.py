@@ -95,7 +95,7 @@ def read(path: Path) -> tuple[dict[str, int], bool]:
                 rows = _read(file)
                 _number(header.numbered)
     except (gzip.BadGzipFile, zlib.error, EOFError, msgspec.DecodeError) as error:
-        raise InputError("BackupInvalid", f"it is no whole backup: {error}", place=str(path)) from None
+        raise InputError("BackupInvalid", f"the file is not a complete backup: {error}", place=str(path)) from None
     return rows, _opens(header.sealed)
 
 
@@ -136,14 +136,14 @@ def _line(file: gzip.GzipFile, document: Any) -> None:
 def _header(file: gzip.GzipFile) -> Header:
     header = msgspec.json.decode(file.readline(), type=Header)
     if header.format != FORMAT:
-        raise InputError("BackupInvalid", f"its format is {header.format[:40]!r}, not {FORMAT!r}")
+        raise InputError("BackupInvalid", f"the format of the backup is {header.format[:40]!r}, not {FORMAT!r}")
     own = _migrations()
     if header.migrations != own:
         other = sorted(set(header.migrations) ^ set(own))
         raise InputError(
             "BackupOfAnotherVersion",
-            f"{len(other)} migrations differ, first {other[0]}",
-            hint="Restore it with the version that wrote it, then upgrade",
+            f"the backup and the database differ in {len(other)} migrations, the first is {other[0]}",
+            hint="Restore the backup with the version that created it, then upgrade",
         )
     return header
 
@@ -161,12 +161,12 @@ def _read(file: gzip.GzipFile) -> dict[str, int]:
         model = known.get(head.table)
         fields = {} if model is None else {field.attname: field for field in _columns(model)}
         if sorted(fields) != sorted(head.columns):
-            raise InputError("BackupInvalid", f"its table {head.table[:80]!r} is not one of this version")
+            raise InputError("BackupInvalid", f"the table {head.table[:80]!r} does not match this version")
         rows, line = _Rows(file), b""
         counted[head.table] = _insert(head, [fields[name] for name in head.columns], rows)
         line = rows.next_line
     if msgspec.json.decode(line, type=BackupTrailer).rows != counted or counted.keys() != known.keys():
-        raise EOFError("rows are missing")
+        raise EOFError("the number of rows is wrong")
     return counted
 
 
@@ -198,7 +198,7 @@ def _insert(head: BackupTable, fields: list[Any], rows: Iterable[list[Any]]) -> 
 
 def _stored(fields: list[Any], row: list[Any]) -> list[Any]:
     if len(row) != len(fields):
-        raise EOFError("a row is too short")
+        raise EOFError("a row has the wrong number of columns")
     return [
         field.get_db_prep_save(value if isinstance(field, models.JSONField) else field.to_python(value), connection)
         for field, value in zip(fields, row, strict=True)

@@ -35,7 +35,7 @@ def guard(rule: Guard) -> None:
 def append_only(model: type[models.Model]) -> None:
     """Reject every UPDATE of the model's rows."""
     table = model._meta.db_table
-    guard(Guard(f"{table}_append_only", model, f"{table} rows are only ever added"))
+    guard(Guard(f"{table}_append_only", model, f"{table} is append-only"))
 
 
 def install_of(sender: Any, using: str = DEFAULT_DB_ALIAS, **_: Any) -> None:

@@ -87,7 +87,7 @@ def test_replaced_seal_breaks_the_next_one(monkeypatch: pytest.MonkeyPatch) -> N
 def test_content_of_a_seal_is_stable() -> None:
     noted(1)
     sealed()
-    with pytest.raises(utils.DatabaseError, match="what a seal says does not change"):
+    with pytest.raises(utils.DatabaseError, match="an audit seal cannot be changed"):
         AuditSeal.objects.update(digest="0" * 64)
 
 

@@ -98,7 +98,7 @@ def test_incomplete_backup_changes_nothing(file: Path, broken: Callable[[list[by
 def test_half_a_file_changes_nothing(file: Path, keep: int) -> None:
     before = everything()
     file.write_bytes(file.read_bytes()[:keep] or b"no backup")
-    with pytest.raises(InputError, match="no whole backup"):
+    with pytest.raises(InputError, match="not a complete backup"):
         backup.read(file)
     assert everything() == before
 
@@ -107,7 +107,7 @@ def test_a_file_with_a_wrong_byte_changes_nothing(file: Path) -> None:
     before, whole = everything(), bytearray(file.read_bytes())
     whole[len(whole) // 2] ^= 1
     file.write_bytes(whole)
-    with pytest.raises(InputError, match="no whole backup"):
+    with pytest.raises(InputError, match="not a complete backup"):
         backup.read(file)
     assert everything() == before
 

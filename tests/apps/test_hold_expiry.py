@@ -125,7 +125,7 @@ def test_end_of_a_hold_requeues_pods(cluster: Cluster) -> None:
     row = held(cluster)
     Hold.objects.filter(pk=row.pk).update(state="expired")
     assert [(violation.id, violation.message) for violation in check_invariants()] == [
-        ("I8", "is room of a hold that is over")
+        ("I8", "is reserved capacity of a hold that has ended")
     ]
 
 

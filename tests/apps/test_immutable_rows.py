@@ -27,9 +27,9 @@ def test_audit_entries_cannot_be_saved_again_or_deleted_one_by_one() -> None:
     a_cluster()
     entry = AuditEntry.objects.first()
     assert entry is not None
-    with pytest.raises(TypeError, match="only ever added"):
+    with pytest.raises(TypeError, match="append-only"):
         entry.save()
-    with pytest.raises(TypeError, match="only ever added"):
+    with pytest.raises(TypeError, match="append-only"):
         entry.delete()
 
 

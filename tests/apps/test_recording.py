@@ -112,7 +112,7 @@ def test_pod_that_is_no_longer_pending_rolls_back_the_batch() -> None:
     workload = submitted(cluster, a_pod("leaves"))
     results = placing(cluster, "n1")
     cancel(workload, actor=ALICE, reason="changed my mind")
-    with pytest.raises(Conflict, match="1 of 2 pods are not pending any more"):
+    with pytest.raises(Conflict, match="1 of 2 pods are no longer pending"):
         recorded(cluster, results)
     assert not Decision.objects.exists()
     assert Pod.objects.get(name="stays").state == "pending"

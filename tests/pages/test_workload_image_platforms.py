@@ -19,7 +19,7 @@ def test_platforms_reasons_and_warnings_are_on_its_page(viewer: Client, workload
     shown = viewer.get(f"/workloads/{workload.pk}/").content.decode()
     assert "linux/amd64/v3, linux/arm64" in shown
     assert "platforms unknown: &lt;b&gt;no answer&lt;/b&gt;" in shown
-    assert "stock containerd takes this image on no linux/amd64 node" in shown
+    assert "stock containerd rejects this image on every linux/amd64 node" in shown
 
 
 def test_api_returns_the_same_with_the_time_of_the_last_read(viewer: Client, workload: Workload) -> None:

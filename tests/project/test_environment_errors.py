@@ -94,4 +94,4 @@ def test_exit_code_is_two(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         Environment({"X": "maybe"}, refuse=exit_with_message).flag("X", default=False)
     assert caught.value.code == 2
-    assert capsys.readouterr().err == "hetsched: X: 'maybe' is not a yes or no [EnvInvalid]. Use 1 or 0\n"
+    assert capsys.readouterr().err == "hetsched: X: 'maybe' is not a boolean [EnvInvalid]. Use 1 or 0\n"

@@ -246,7 +246,7 @@ def test_what_if_uses_known_images_and_calls_no_registry(cluster: Cluster, regis
     known, unknown = with_known_facts(cluster, pods)
     assert known.shape.isa is not None
     assert known.shape.isa.images == AMD
-    assert unknown.image_facts[0].unknown == "the image index is not read yet"
+    assert unknown.image_facts[0].unknown == "the image index has not been read yet"
     assert ImageIndex.objects.count() == 1
 
 

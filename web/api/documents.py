@@ -106,7 +106,7 @@ class ApiSchema(AutoSchema):
         ]
         match = getattr(self.view, "matched", {}).get(self.method)
         if match is not None:
-            text = "ETag of the version that you read, or * for any version; another version gives 412."
+            text = "ETag of the version that you read, or * for any version; 412 if the current version differs."
             found.append(
                 OpenApiParameter(
                     "If-Match",
@@ -117,7 +117,7 @@ class ApiSchema(AutoSchema):
                 )
             )
         if self.method in getattr(self.view, "keyed", ()):
-            text = "Key for safe retries: the same key and body return the first response, another body gives 422."
+            text = "Key for safe retries: the same key and body return the first response; 422 if the body differs."
             found.append(OpenApiParameter("Idempotency-Key", _KEY, OpenApiParameter.HEADER, description=text))
         return found
 

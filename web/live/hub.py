@@ -311,7 +311,7 @@ class Hub:
 
     async def _receive_events(self) -> None:
         layer = get_channel_layer()
-        assert layer is not None, "live push needs a channel layer"
+        assert layer is not None, "live push requires a channel layer"
         while True:
             try:
                 channel = await layer.new_channel()
@@ -344,7 +344,7 @@ class Hub:
             try:
                 owed = await self._read_revisions(list(self._topics)) if self._topics else {}
             except Exception as error:  # the database is unavailable: poll again later
-                log.warning("live topics not read", error=repr(error))
+                log.warning("topic revisions not read", error=repr(error))
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()

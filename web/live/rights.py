@@ -119,7 +119,7 @@ def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied 
     For the topic of a workload, `namespaces` are the namespaces of its pods and objects.
     """
     if not asker.may(Action.VIEW):
-        return Denied("PermissionDenied", "listening needs the right 'view'")
+        return Denied("PermissionDenied", "a subscription needs the right 'view'")
     if asker.namespaces is None:
         return None
     kind = topic.partition(":")[0]
@@ -130,4 +130,4 @@ def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied 
     if kind == "workload":  # as in REST, a workload in other namespaces is reported as unknown
         unknown = unknown_topic(topic)
         return Denied(unknown.code, unknown.message)
-    return Denied("PermissionDenied", "this token sees only its namespaces")
+    return Denied("PermissionDenied", "this token is limited to its namespaces")

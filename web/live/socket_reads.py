@@ -43,7 +43,7 @@ def find(asked: str) -> TopicLookup:
     """Resolve the topic name that a client sent."""
     try:
         if "\0" in asked or len(asked) > 400:
-            raise InputError("TopicUnknown", "this is no name of a topic")
+            raise InputError("TopicUnknown", "this is not a topic name")
         topic = topics.resolve_topic(asked)
     except InputError as error:
         return TopicLookup(asked, denied=Denied(error.code, error.message))

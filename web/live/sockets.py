@@ -58,7 +58,7 @@ class _RevisionWatch:
             try:
                 number = (await socket_reads.revisions([TOPIC])).get(TOPIC, 0)
             except Exception as error:  # the database is unavailable, so permissions cannot have changed
-                log.warning("rights not looked at", error=repr(error))
+                log.warning("permissions not read", error=repr(error))
             else:
                 if number != self.number:
                     self.number, seen = number, self.changed
@@ -279,7 +279,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         for asked in wanted:
             topic = known.get(asked)
             if topic is None:
-                self._send_error(asked, "TopicNotSubscribed", "this socket does not listen to it")
+                self._send_error(asked, "TopicNotSubscribed", "this socket is not subscribed to the topic")
             elif command.action == "refetch":
                 self.listener.mark_stale(topic)
             else:
@@ -287,7 +287,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def _subscribe(self, wanted: list[str], since: dict[str, int]) -> None:
         if len(self.names) + len(wanted) > MAX_TOPICS:
-            self._send_error("", "TooManyTopics", f"a socket listens to at most {MAX_TOPICS} topics")
+            self._send_error("", "TooManyTopics", f"a socket can subscribe to at most {MAX_TOPICS} topics")
             return
         for found in await asyncio.gather(*map(socket_reads.resolve, wanted)):
             denied = found.denied or rights.denial_of(self.asker, found.topic, found.namespaces)
@@ -330,7 +330,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         elif topic in self.listener.stale and topic in self.names:
             asked = self.names[topic]
             self._drop(topic)
-            self._send_error(asked, "TopicUnknown", "there is no such topic any more")
+            self._send_error(asked, "TopicUnknown", "the topic no longer exists")
 
     async def _send_event(self, topic: str, text: str) -> None:
         asked = self.names.get(topic, topic if topic == ERROR else None)

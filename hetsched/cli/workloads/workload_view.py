@@ -46,7 +46,7 @@ def show(workload: Workload) -> None:
     if pods.row_count:
         out.print(pods)
     if workload.pods_next:
-        note(f"the first {len(workload.pods)} of {workload.pod_count} pods")
+        note(f"showing the first {len(workload.pods)} of {workload.pod_count} pods")
     if any(pod.state in REFUSED for pod in workload.pods):
         note(f"why: hetsched explain {workload.id}")
 

@@ -185,7 +185,7 @@ def _watch(client: Client, workload: str, goal: Goal, timeout_seconds: float, *,
 
     last = follow(client.watch(workload, timeout_seconds=timeout_seconds), view, change_lines, over=over)
     if last is None:
-        raise AssertionError("a workload is seen at least once")
+        raise AssertionError("a watch yields at least one workload state")
     return Waited(last, end_of(last.state, goal, patient=patient) or End.TIMED_OUT)
 
 
@@ -207,11 +207,11 @@ def _show_accepted(accepted: Accepted, output: OutputFormat) -> None:
         shown.add_row(Text(pod.pod), coloured(pod.state))
     out.print(shown)
     if accepted.replayed:
-        note("the same submission was accepted before; this is its first response")
+        note("the same submission was already accepted; this is the original response")
     if any(pod.state in REFUSED for pod in accepted.pods):
         note(f"why: hetsched explain {accepted.id}")
     else:
-        note(f"to follow it: hetsched wait {accepted.id} --watch")
+        note(f"to follow the workload: hetsched wait {accepted.id} --watch")
 
 
 def _pods(count: int) -> str:

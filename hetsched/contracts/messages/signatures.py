@@ -121,7 +121,7 @@ def _read(text: str) -> dict[str, object]:
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     # JSON parsers differ in which of two members with the same name they use, so duplicates are rejected.
     if len(members := dict(pairs)) != len(pairs):
-        raise ValueError("a member occurs twice")
+        raise ValueError("duplicate member name")
     return members
 
 

@@ -170,7 +170,7 @@ class DeviceState:
             for selector in (*self.known.classes.get(wish.device_class, ()), *wish.selectors):
                 verdict = self.known.verdicts.get(selector)
                 if verdict is None:
-                    unknown, reason = unknown | remaining, reason or "it was not evaluated"
+                    unknown, reason = unknown | remaining, reason or "the selector has not been evaluated yet"
                     break
                 unclear = remaining & frozenset(verdict.unknown)
                 unknown, reason = unknown | unclear, reason or (verdict.reason if unclear else "")

@@ -333,7 +333,7 @@ class ClusterState:
         placed = PlacedPod(request.pod, request.compiled, row, allocation)
         key = request.pod.key
         if key in self.placed_pods:
-            raise ValueError(f"{key} is placed already")
+            raise ValueError(f"{key} is already placed")
         self._charge(placed, 1)
         self.placed_pods[key] = self.on_row[row][key] = placed
         return placed
@@ -350,7 +350,7 @@ class ClusterState:
         """Place a pod again, exactly as `forget` returned it."""
         key = placed.pod.key
         if key in self.placed_pods:
-            raise ValueError(f"{key} is placed already")
+            raise ValueError(f"{key} is already placed")
         self._charge(placed, 1)
         self.placed_pods[key] = self.on_row[placed.row][key] = placed
 

@@ -85,16 +85,16 @@ def _pod_refusal(pod: PodSpec) -> str:
     """Return the reason that keeps a pod off every node, or an empty string."""
     if pod.problems:
         first = pod.problems[0]
-        return f"cannot take a pod whose own request is wrong: {first.field}: {first.message}"
+        return f"cannot run a pod with an invalid request: {first.field}: {first.message}"
     if pod.gang is not None:
         gang = f"{pod.namespace}/{pod.gang.name}"
-        return f"start no member of gang {gang} for another scheduler: schedulerName hetsched places gangs whole"
-    return "wait for scheduling gates" if pod.gates else ""
+        return f"cannot run a member of gang {gang}: only schedulerName hetsched places complete gangs"
+    return "cannot run a pod with scheduling gates" if pod.gates else ""
 
 
 def _fill_bound_node(result: FilteredNodes, pod: PodSpec, names: Iterable[str], placed: PlacedPod, node: str) -> None:
     same = placed.pod.uid == pod.uid
-    why = f"are not {node}, where its binding is on its way" if same else "wait for the pod that had this name before"
+    why = f"are not {node}, the target of its binding" if same else "wait until the previous pod of this name ends"
     for name in names:
         if same and name == node:
             result.feasible.append(name)

@@ -122,13 +122,13 @@ def plugin(
 def _check(info: PluginInfo) -> None:
     where = f"plugin {info.name!r} in {info.source}"
     if not _NAME.fullmatch(info.name):
-        raise PluginError(f"{where}: a name is lower-case words joined by '-'")
+        raise PluginError(f"{where}: the name must consist of lower-case words joined by '-'")
     if not info.points:
-        raise PluginError(f"{where}: serves no extension point; expected one of {', '.join(POINTS)}")
+        raise PluginError(f"{where}: implements no extension point: expected one of {', '.join(POINTS)}")
     if "filter" in info.points and not callable(getattr(info.factory, "refusals", None)):
-        raise PluginError(f"{where}: a filter must also say why, by a method `refusals`")
+        raise PluginError(f"{where}: a filter must also have the method `refusals`, which returns the reasons")
     if ("reserve" in info.points) != ("unreserve" in info.points):
-        raise PluginError(f"{where}: reserve and unreserve come together")
+        raise PluginError(f"{where}: reserve and unreserve must be implemented together")
     methods = dict(POINTS.values()) | COMPANIONS
     for method, expected in methods.items():
         function = getattr(info.factory, method, None)
@@ -145,7 +145,7 @@ def _check(info: PluginInfo) -> None:
             lacking = set(_PLACEHOLDER.findall(text)) - set(_PLACEHOLDER.findall(translation))
             if lacking:
                 names = ", ".join(sorted(lacking))
-                raise PluginError(f"{where}: the translation of {text!r} to {language} lacks {names}")
+                raise PluginError(f"{where}: the translation of {text!r} to {language} lacks the placeholders {names}")
     try:
         default_params(info.params)
     except TypeError as error:
@@ -164,16 +164,16 @@ def _check_compiled(info: PluginInfo, where: str) -> None:
         if value is None:
             continue
         if not isinstance(value, kind):
-            raise PluginError(f"{where}: {name} is of type {type(value).__name__}; see framework/compiled_terms.py")
+            raise PluginError(f"{where}: {name} has type {type(value).__name__}: see framework/compiled_terms.py")
         if point not in info.points:
             raise PluginError(f"{where}: {name} needs the extension point {point}")
     formulas = [term for term in (info.compiled_term, info.compiled_filter) if isinstance(term, CompiledTerm)]
     if formulas and (info.scope is not Scope.ROW or info.reads is not Reads.LOAD):
-        raise PluginError(f"{where}: formulas are for plugins of row scope that read the load")
+        raise PluginError(f"{where}: formulas require scope ROW and reads LOAD")
     if info.compiled_term is not None and "normalize-score" in info.points:
-        raise PluginError(f"{where}: a score with compiled_term is not normalised")
+        raise PluginError(f"{where}: a plugin with compiled_term cannot implement normalize-score")
     if any("loop_function" not in vars(formula) for term in formulas for formula in term.formulas):
-        raise PluginError(f"{where}: a formula has the decorator loop_function")
+        raise PluginError(f"{where}: every formula must have the decorator loop_function")
 
 
 class Registry:

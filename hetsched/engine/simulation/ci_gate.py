@@ -94,7 +94,7 @@ def _raised(pod: PodSpec, artefacts: Sequence[Artefact]) -> PodSpec:
     needed = _needed(stated, artefacts)
     if needed is None or (stated and match(parse(needed), parse(stated)).satisfied):
         return pod
-    demand = msgspec.structs.replace(pod.shape.isa or IsaDemand(), native=needed, source="what its programs need")
+    demand = msgspec.structs.replace(pod.shape.isa or IsaDemand(), native=needed, source="requirements of its programs")
     return msgspec.structs.replace(pod, shape=msgspec.structs.replace(pod.shape, isa=demand))
 
 
@@ -133,11 +133,11 @@ def _of_instructions(pod: PodSpec, artefacts: Sequence[Artefact]) -> Iterator[Fi
             if not emulated:
                 yield from _unstated(pod, artefact, artefact.requirements)
         elif architecture(stated) not in artefact.requirements:
-            has = ", ".join(sorted(artefact.requirements)) or "nothing that runs"
+            has = ", ".join(sorted(artefact.requirements)) or "no executable program"
             yield Finding(
                 "IsaOtherArchitecture", Level.ERROR, pod.key,
-                f"{artefact.name} holds {has}, the pod asks for {stated}", field=demand.source if demand else "",
-                hint="Build it for this architecture, or ask for the one it has", verdict="misconfigured",
+                f"{artefact.name} contains {has}, but the pod asks for {stated}", field=demand.source if demand else "",
+                hint="Build it for this architecture, or ask for one that it contains", verdict="misconfigured",
             )  # fmt: skip
         elif demand is not None and demand.source == "kubernetes.io/arch":
             # A node selector names an architecture but not the ISA level of the build.
@@ -154,7 +154,7 @@ def _unstated(pod: PodSpec, artefact: Artefact, architectures: Iterable[str]) ->
         elif arch not in FLOORS or not match(parse(requirement), parse(FLOORS[arch])).satisfied:
             yield Finding(
                 "IsaUnstated", Level.WARNING, pod.key,
-                f"{artefact.name} needs {requirement}, the pod does not say so and may be given any {arch} node",
+                f"{artefact.name} needs {requirement}, but the pod does not ask for it and may run on any {arch} node",
                 field=_ANNOTATION, hint=f"Add the annotation hetsched.io/isa: {requirement}",
             )  # fmt: skip
 
@@ -169,21 +169,21 @@ def _compared(pod: PodSpec, stated: str, source: str, artefact: Artefact) -> Ite
     if missing:
         yield Finding(
             "IsaUnderstated", Level.ERROR, pod.key,
-            f"{artefact.name} needs {requirement}, the pod asks for {stated} only: {_first_names(missing)} may be "
-            "missing where it runs", field=source, hint=f"Ask for {requirement}", verdict="misconfigured",
+            f"{artefact.name} needs {requirement}, but the pod asks only for {stated}: {_first_names(missing)} "
+            "may be missing on its node", field=source, hint=f"Ask for {requirement}", verdict="misconfigured",
         )  # fmt: skip
     elif match(offer, need).missing:
         more = _first_names(match(offer, need).missing)
         yield Finding(
             "IsaOverstated", Level.NOTE, pod.key,
-            f"{artefact.name} needs {requirement} only; the pod asks for {more} besides, which narrows its nodes",
+            f"{artefact.name} needs only {requirement}, but the pod also asks for {more}, which excludes nodes",
             field=source, hint=f"{requirement} is sufficient",
         )  # fmt: skip
 
 
 def _unknown(pod: PodSpec, artefact: Artefact, arch: str) -> Finding:
     return Finding(
-        "IsaUnknown", Level.WARNING, pod.key, f"{artefact.name}: the needs of its {arch} programs are unknown"
+        "IsaUnknown", Level.WARNING, pod.key, f"{artefact.name}: the requirements of its {arch} programs are unknown"
     )
 
 
@@ -196,7 +196,7 @@ def _of_refusal(refused: Unplaced, not_now: Level) -> Iterator[Finding]:
             )  # fmt: skip
         return
     never = refused.verdict is Verdict.NEVER_FITS
-    causes = "; ".join(map(_reason, refused.reasons)) or "no node takes it"
+    causes = "; ".join(map(_reason, refused.reasons)) or "no node accepts the pod"
     yield Finding(
         "NeverFits" if never else "NotNow", Level.ERROR if never else not_now, refused.pod,
         f"{'never fits this cluster' if never else 'does not fit now'}: {causes}",
@@ -233,5 +233,5 @@ def _summary(pods: Sequence[PodSpec], findings: Sequence[Finding], waiting: int)
     if waiting:
         do = "does" if waiting == 1 else "do"
         whole = "the pod does not fit now" if total == 1 else f"{waiting} of {total} pods {do} not fit now"
-        return f"{whole} and would wait; this does not fail the check{counted}"
+        return f"{whole} and would stay pending; this does not fail the check{counted}"
     return f"{'the pod passes' if total == 1 else f'all {total} pods pass'} the check{counted}"

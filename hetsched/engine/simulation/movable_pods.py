@@ -23,15 +23,15 @@ from hetsched.engine.preemption.victims import importance
 Unit = tuple[PlacedPod, ...]
 
 MESSAGES = {
-    "StaticPod": "its kubelet runs it from a file",
-    "DaemonSet": "a DaemonSet runs one on each node",
-    "SafeToEvict": "its owner says that it is not to be evicted",
-    "LocalVolume": "it keeps data on its node",
-    "Held": "it is room that is held for a pod to come",
-    "Foreign": "another scheduler places it",
-    "Busy": "it is being bound, nominated or taken off",
-    "GangMember": "a member of its gang stays",
-    "NotReady": "its request is misconfigured, so it would not be placed again",
+    "StaticPod": "it is a static pod",
+    "DaemonSet": "it is a pod of a DaemonSet",
+    "SafeToEvict": "it is annotated as not safe to evict",
+    "LocalVolume": "it uses local storage on its node",
+    "Held": "it is reserved capacity of a hold",
+    "Foreign": "it is managed by another scheduler",
+    "Busy": "it is being bound, is nominated or is terminating",
+    "GangMember": "another member of its gang cannot move",
+    "NotReady": "its request is invalid, so it could not be scheduled again",
 }
 _STAYS = {"annotation": "SafeToEvict", "local-volume": "LocalVolume"}
 

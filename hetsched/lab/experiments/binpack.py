@@ -64,7 +64,9 @@ def run(progress: Progress) -> Experiment:
         found = _fragments(name)
         for metric, value, figure in zip(_METRICS, found, published, strict=True):
             rows.append(ResultRow(name, "2 nodes of 4 cards", metric, value, figure))
-        text = f"{name}: the six jobs lie {found[0]} + {found[1]}, the 2-card job {'runs' if found[2] else 'waits'}"
+        text = (
+            f"{name}: the six jobs are placed {found[0]} + {found[1]}, the 2-card job {'runs' if found[2] else 'waits'}"
+        )
         expectations.append(ExpectedResult(text, found == published))
         progress(done, total)
     for done, case in enumerate(_CASES, len(_PUBLISHED) + 1):
@@ -73,13 +75,13 @@ def run(progress: Progress) -> Experiment:
             ResultRow("plain", case.title, "score 0-10", plain),
             ResultRow("upstream", case.title, "score 0-100", upstream),
         ]
-        text = f"{case.title}: plain {plain:g} (worked {case.plain:g}), upstream {upstream:g} ({case.upstream:g})"
+        text = f"{case.title}: plain {plain:g} (expected {case.plain:g}), upstream {upstream:g} ({case.upstream:g})"
         expectations.append(ExpectedResult(text, abs(plain - case.plain) < 1e-9 and upstream == case.upstream))
         progress(done, total)
     bars = [(row.policy, row.value) for row in rows if row.metric == _METRICS[2]]
     return Experiment(
         name="binpack",
-        title="Binpack against spread: room for the next large job",
+        title="Binpack versus spread: capacity for the next large job",
         source="Kubernetes Scheduling Framework with scheduler-plugins; kube-scheduler RequestedToCapacityRatio",
         reconstruction=False,
         rows=tuple(rows),

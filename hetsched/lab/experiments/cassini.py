@@ -81,7 +81,7 @@ def run(progress: Progress) -> Experiment:
         ]
     return Experiment(
         name="cassini",
-        title="cassini: zones with real capacity against counting CPUs by node",
+        title="cassini: zones with measured capacity versus CPU counts per node",
         source="cassini (Tencent Xingchen compute platform, 2022); kubelet admission as in Kubernetes 1.36",
         reconstruction=True,
         rows=tuple(rows),
@@ -109,15 +109,15 @@ def _burst_expectations(found: dict[str, RunCounts]) -> list[ExpectedResult]:
     ours, blind, default = found[_CASSINI], found[_BLIND], found[_DEFAULT]
     return [
         ExpectedResult(
-            f"{_BURST}: kubelets reject {ours.rejections} pods of cassini and {blind.rejections} of default-kube",
+            f"{_BURST}: kubelets reject {ours.rejections} pods under cassini, {blind.rejections} under default-kube",
             ours.rejections == 0 < blind.rejections,
         ),
         ExpectedResult(
-            f"{_BURST}: cassini gets {ours.ran} of {ours.pods} pods to run, default-kube {blind.ran}",
+            f"{_BURST}: {ours.ran} of {ours.pods} pods run under cassini, {blind.ran} under default-kube",
             ours.ran >= blind.ran,
         ),
         ExpectedResult(
-            f"{_BURST}: the default policy has {default.rejections} pods rejected and gets {default.ran} to run",
+            f"{_BURST}: under the default policy, {default.rejections} pods are rejected and {default.ran} run",
             default.rejections == 0 and default.ran >= blind.ran,
         ),
     ]
@@ -148,34 +148,34 @@ def _expectations(found: dict[tuple[str, str], list[RunCounts]], speed: list[flo
     alone = total(_CASSINI, "evictions", _NO_ONLINE)
     return [
         ExpectedResult(
-            f"kubelets reject {ours['rejections']} pods of cassini and {blind['rejections']} of default-kube",
+            f"kubelets reject {ours['rejections']} pods under cassini, {blind['rejections']} under default-kube",
             ours["rejections"] == 0 < blind["rejections"],
         ),
         ExpectedResult(
-            f"cassini gets {ours['ran']} of {ours['pods']} pods to run, default-kube {blind['ran']}",
+            f"{ours['ran']} of {ours['pods']} pods run under cassini, {blind['ran']} under default-kube",
             ours["ran"] >= blind["ran"],
         ),
         ExpectedResult(
-            f"stolen CPU evicts {ours['evictions']} pods under cassini, {blind['evictions']} under default-kube and "
-            f"{alone} without online workloads: less than a fifth",
+            f"CPU steal evicts {ours['evictions']} pods under cassini ({alone} without online workloads): "
+            f"less than a fifth of the {blind['evictions']} under default-kube",
             ours["evictions"] * 5 < blind["evictions"],
         ),
         ExpectedResult(
-            f"of those, {ours['again']} and {blind['again']} are placed again (evict-reschedule cycles)",
+            f"of these evicted pods, {ours['again']} (cassini) and {blind['again']} (default-kube) are placed again",
             ours["again"] < blind["again"],
         ),
         ExpectedResult(
-            f"jobs train {_mean(speed):.2f} times as fast on average, the best {max(speed):.2f} times",
+            f"jobs train {_mean(speed):.2f} times as fast on average, the best job {max(speed):.2f} times",
             _mean(speed) > 1.0,
         ),
         ExpectedResult(
-            f"zones fall below what they granted {ours['short_zones']} times and list {ours['at_risk']} pods at risk; "
-            f"{ours['freed']} grants are freed by it, {ours['into_short_zones']} pods go into such a zone",
+            f"zones fall below their grants {ours['short_zones']} times, with {ours['at_risk']} pods at risk; "
+            f"this frees {ours['freed']} grants, and {ours['into_short_zones']} pods are placed in such a zone",
             ours["short_zones"] > 0 < ours["at_risk"] and ours["freed"] == ours["into_short_zones"] == 0,
         ),
         ExpectedResult(f"{ours['doubled']} CPUs are granted twice", ours["doubled"] == 0),
         ExpectedResult(
-            f"the default policy has {total(_DEFAULT, 'rejections')} pods rejected and "
+            f"under the default policy, {total(_DEFAULT, 'rejections')} pods are rejected and "
             f"{total(_DEFAULT, 'evictions')} evicted",
             total(_DEFAULT, "rejections") == 0 and total(_DEFAULT, "evictions") * 5 < blind["evictions"],
         ),
@@ -185,8 +185,9 @@ def _expectations(found: dict[tuple[str, str], list[RunCounts]], speed: list[flo
 def _notes(model: CostModel) -> tuple[str, ...]:
     parameters = ", ".join(f"{name} {value:g}" for name, value in msgspec.structs.asdict(model).items())
     return (
-        f"Machines, load and jobs are ours: {_MACHINES} machines, {JOBS} jobs, {STEPS} steps, seeds {_SEEDS}.",
-        f"Cost model: {parameters}. Without granted zones a pod runs where CPU time is left, at best.",
+        f"Machines, load and jobs are not from the publication: {_MACHINES} machines, {JOBS} jobs, {STEPS} steps, "
+        f"seeds {_SEEDS}.",
+        f"Cost model: {parameters}. Without granted zones, a pod runs at best where CPU time is free.",
         "The publication says that training became up to 3 times faster on busy hosts; it gives no cost model.",
     )
 
@@ -198,7 +199,7 @@ def _chart(found: dict[tuple[str, str], list[RunCounts]]) -> str:
             steps = zip(*(tally.so_far for tally in found[policy, _ONLINE]), strict=True)
             points = tuple((float(at), float(sum(item[position] for item in step))) for at, step in enumerate(steps, 1))
             lines.append(PlotLine(f"{policy}: {what}", points))
-    title = "Rejections by kubelets and evictions by stolen CPU time, so far"
+    title = "Cumulative rejections by kubelets and evictions by CPU steal"
     return line_chart(title, lines, x_label="step", y_label="pods")
 
 

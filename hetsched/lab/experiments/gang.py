@@ -39,7 +39,7 @@ _RIVAL = BUILTIN["default-kube"]
 GANG = PolicySpec(
     "default-kube-gang",
     (PluginUse("gang-sort"), *(use for use in _RIVAL.plugins if use.name != "priority-sort"), PluginUse("gang")),
-    description="kube-scheduler's default, gangs whole.",
+    description="kube-scheduler's default with gang scheduling.",
 )
 _SAMPLES = 50
 
@@ -126,13 +126,13 @@ def run(progress: Progress) -> Experiment:
             rows += [ResultRow(spec.name, large.title, metric, value) for metric, value in fleet.figures().items()]
             if large is _LARGE[-1]:
                 lines.append(PlotLine(spec.name, tuple(fleet.stuck)))
-            expected = f"{fleet.whole} gangs whole, {fleet.partial} in part"
+            expected = f"{fleet.whole} complete gangs, {fleet.partial} partial gangs"
             held = fleet.partial > 0 if spec is _RIVAL else (fleet.whole, fleet.partial) == (large.whole, 0)
-            best = "some in part" if spec is _RIVAL else f"{large.whole} whole, none in part"
+            best = "some partial gangs" if spec is _RIVAL else f"{large.whole} complete, none partial"
             expectations.append(ExpectedResult(f"{spec.name}, {large.title}: {expected} (expected: {best})", held))
         progress(done, total)
     chart = line_chart(
-        f"Slots held by gangs that are not whole: {_LARGE[-1].title}",
+        f"Slots held by incomplete gangs: {_LARGE[-1].title}",
         lines,
         x_label="pods tried",
         y_label="slots held",
@@ -145,8 +145,8 @@ def run(progress: Progress) -> Experiment:
         rows=tuple(rows),
         expectations=tuple(expectations),
         notes=(
-            "The large queues are ours; speeds are those of this machine, in Python, one process.",
-            "default-kube-gang is default-kube with gang-sort in the place of priority-sort, and gang.",
+            "The large queues are not from the publication; the speeds were measured on this machine in one process.",
+            "default-kube-gang is default-kube with gang-sort instead of priority-sort, and with the plugin gang.",
         ),
         charts=(chart,),
     )

@@ -86,7 +86,7 @@ def run(progress: Progress) -> Experiment:
         rows=tuple(rows + more),
         expectations=tuple(expectations + expected),
         notes=(
-            "Node, pod and card sizes are ours; the placements follow from five pods a node, which is published.",
+            "Node, pod and card sizes are not from the publication; the placements follow from its five pods per node.",
             "The published run submits all CPU pods first; in other orders the default may leave nothing pending.",
         ),
         charts=(bar_chart("Pods left pending, CPU pods first", [(r.policy, r.value) for r in first], y_label="pods"),),
@@ -112,7 +112,7 @@ def _experiment_1(name: str) -> tuple[list[ResultRow], list[ExpectedResult]]:
     text = f"{name}: {found}, {found.cpu_pending} CPU and {found.gpu_pending} GPU pods pending"
     expectations = [ExpectedResult(text, found == _TABLE[name])]
     if name == "ihep":
-        expectations.append(ExpectedResult(f"ihep: in no order is a pod left pending, {most} at most", most == 0))
+        expectations.append(ExpectedResult(f"ihep: no order leaves pods pending (maximum: {most})", most == 0))
     return rows, expectations
 
 
@@ -183,7 +183,7 @@ def _experiment_2() -> tuple[list[ResultRow], list[ExpectedResult]]:
             if score is not None:
                 rows.append(ResultRow("ihep", f"test{number} on gpu-node{node}", "score", round(score, 2)))
             same = score is expected if score is None or expected is None else abs(score - expected) < 0.005
-            text = f"test{number} on gpu-node{node}: score {score and round(score, 2)}, worked {expected}"
+            text = f"test{number} on gpu-node{node}: score {score and round(score, 2)}, expected {expected}"
             expectations.append(ExpectedResult(text, same))
     return rows, expectations
 

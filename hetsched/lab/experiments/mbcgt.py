@@ -136,19 +136,20 @@ def run(progress: Progress) -> Experiment:
     progress(total, total)
     return Experiment(
         name="mbcgt",
-        title="MBCGT: four measured resources balanced as a cooperative game",
+        title="MBCGT: balancing four measured resources as a cooperative game",
         source="Li et al., Journal of Xidian University 2021 48(6) 16-22",
         reconstruction=True,
         rows=tuple(rows),
         expectations=tuple(expectations),
         notes=(
-            "The publication prints gains alone; nodes, demands and orders were searched to have their magnitude.",
+            "The publication reports only gains; nodes, demands and orders were chosen by a search to reproduce their "
+            "magnitude.",
             "An empty node is perfectly even, so mbcgt leaves nodes idle; mbcgt-spread blends it with an even load.",
         ),
         charts=(
             *(_gain_chart(rows, rival) for rival in _PUBLISHED),
             line_chart(
-                "Group 1, first order: unevenness as the pods come",
+                "Group 1, first order: unevenness as pods are placed",
                 [PlotLine(name, _course(policy)) for name, policy in policies.items()],
                 x_label="pods placed",
                 y_label="mean B",
@@ -248,7 +249,7 @@ def _group_expectations(ends: dict[str, _End], group: int) -> list[ExpectedResul
         ExpectedResult(f"group {group + 1}: {order}", degrees["mbcgt"] > degrees["dynamic"] > degrees["default"]),
         ExpectedResult(f"group {group + 1}: mbcgt gains {measured}, within 5-9 % (published {figures})", within),
         ExpectedResult(
-            f"group {group + 1}: were S = 1 - std it would gain {_percent_as_std(ends):.2f} %, so S is 1 - variance",
+            f"group {group + 1}: with S = 1 - std the gain is {_percent_as_std(ends):.2f} %, so S is 1 - variance",
             _percent_as_std(ends) > 2 * _MOST_GAIN,
         ),
     ]
@@ -258,8 +259,8 @@ def _large_expectation(groups: list[dict[str, _End]]) -> ExpectedResult:
     gains = [_percent(ends["mbcgt"], ends["default"]) for ends in groups]
     as_many = all(ends["mbcgt"].pending <= ends["default"].pending for ends in groups)
     measured = ", ".join(f"{gain:.2f} %" for gain in gains)
-    placed = "as many pods placed" if as_many else "fewer pods placed"
-    text = f"{_LARGE_NODES} nodes: mbcgt gains {measured} over default, at least {_LARGE_GAIN} % wanted, and {placed}"
+    placed = "no fewer" if as_many else "fewer"
+    text = f"{_LARGE_NODES} nodes: mbcgt gains {measured} over default (minimum {_LARGE_GAIN} %), {placed} pods placed"
     return ExpectedResult(text, min(gains) >= _LARGE_GAIN and as_many)
 
 
@@ -298,7 +299,7 @@ def _many_together(policy: Policy) -> tuple[list[ResultRow], ExpectedResult]:
         rows.append(ResultRow(name, case, _PRODUCT, round(math.exp(plan.log_product), 6)))
         rows.append(ResultRow(name, case, _DEGREE, round(plan.after, 6)))
     growth = math.exp(improved.log_product - greedy.log_product)
-    text = f"{case}: the improved plan's product is {growth:.3f} times the greedy one's"
+    text = f"{case}: the product of the improved plan is {growth:.3f} times that of the greedy plan"
     return rows, ExpectedResult(text, improved.worth >= greedy.worth)
 
 

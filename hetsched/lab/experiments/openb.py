@@ -147,9 +147,9 @@ def run(study: Study, progress: Callable[[int, int], None]) -> Experiment:
         rows=(*_rows(study, means), *_mean_rows(study, means), *(cell.row for cell in _cells(study, means))),
         expectations=tuple(_expectations(study, means)),
         notes=(
-            f"{study.seeds} seeds; percent of all GPUs. Published figures: ties by names shuffled for every run.",
-            f"{OURS} was tuned on default, cpu250, gpushare100 and multigpu20, its price of card models on gpuspec10, "
-            "gpuspec20 and gpuspec33.",
+            f"{study.seeds} seeds; percent of all GPUs. Published results break ties by names shuffled for every run.",
+            f"{OURS} was tuned on default, cpu250, gpushare100 and multigpu20, and its price of card models on "
+            "gpuspec10, gpuspec20 and gpuspec33.",
             f"{DEFAULT} was tuned on default, cpu250, gpushare100 and the gpuspec and multigpu lists, with the first "
             "stream of each and ties by name; cpu050, cpu100, cpu200, gpushare40, gpushare60, gpushare80, the other "
             "streams and tie rules are held out.",
@@ -265,7 +265,7 @@ def _expectations(study: Study, means: Mapping[Key, Mapping[float, OverloadSampl
             values = [at[OURS, rule] for rule in rules]
             spread = max(values) - min(values)
             text = f"{name}: {OURS} allocates {min(values):.2f} to {max(values):.2f} % under {len(rules)} tie rules"
-            found.append(ExpectedResult(f"{text}, apart by at most {_WORSE} points", spread <= _WORSE))
+            found.append(ExpectedResult(f"{text}, a spread of at most {_WORSE} points", spread <= _WORSE))
     return found + [cell.expectation for cell in _cells(study, means)] + _over_all_lists(study, means)
 
 
@@ -325,8 +325,8 @@ def _over_all_lists(study: Study, means: Mapping[Key, Mapping[float, OverloadSam
     for rule in study.ties:
         ours, peer = (_unallocated(study, means, policy, rule) for policy in (OURS, PEER))
         text = (
-            f"mean of {len(study.lists)} lists, {TIES_TEXT[rule]}: {OURS} leaves {ours:.1f} GPUs, FGD {peer:.1f}, "
-            f"{ours / peer:.3f} of it, at most {_RATIO}"
+            f"mean of {len(study.lists)} lists, {TIES_TEXT[rule]}: {OURS} leaves {ours:.1f} GPUs unallocated, "
+            f"FGD {peer:.1f}: ratio {ours / peer:.3f}, at most {_RATIO}"
         )
         found.append(ExpectedResult(text, ours <= _RATIO * peer))
     return found

@@ -351,7 +351,7 @@ def _move(
     )
     moved = change_many(sql, rows)
     if moved != len(rows):
-        raise Conflict(f"{len(rows) - moved} of {len(rows)} pods are not pending any more")
+        raise Conflict(f"{len(rows) - moved} of {len(rows)} pods are no longer pending")
 
 
 def _row(

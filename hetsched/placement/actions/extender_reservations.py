@@ -43,7 +43,7 @@ def reserve_requested(
             with write_transaction():
                 (pod,) = accept_pods(cluster, [[spec]], actor=ASKER, origin=Pod.ASKED)
         except IntegrityError:
-            raise Conflict(f"another pod called {spec.key} is live") from None
+            raise Conflict(f"another pod named {spec.key} is live") from None
         waiting = msgspec.structs.replace(result.waiting, pod_id=pod.pk, workload_id=pod.workload_id, spec=pod.spec)
         decided = msgspec.structs.replace(result, waiting=waiting)
         at = record(cluster_id, [decided], revision=revision, epoch=None, snapshot=snapshot)

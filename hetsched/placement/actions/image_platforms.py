@@ -41,7 +41,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 3600
 MOST_SECRETS = 20
 KEPT = timedelta(days=30)
 _NOT_ALLOWED = "this server is not allowed to read from {host}"
-_NOT_YET = "the image index is not read yet"
+_NOT_YET = "the image index has not been read yet"
 _QUEUED = sorted(state.value for state in QUEUED)
 
 

@@ -182,7 +182,7 @@ def _judge(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequen
             try:
                 found = compare(scheduler, row.spec, row.node_name, top_nodes=settings.HETSCHED_TOP_NODES)
             except Exception:
-                log.exception("a pod could not be judged", cluster=past.cluster_id, pod=row.key)
+                log.exception("shadow comparison failed", cluster=past.cluster_id, pod=row.key)
                 past.invalidate()
                 _give_up(past.cluster_id, rows[rows.index(row) :])
                 return

@@ -47,6 +47,6 @@ def record_measures(now: datetime) -> int:
             row = Measure(cluster=cluster, at=minute, figures=measure(cluster))
             written += len(Measure.objects.bulk_create([row], ignore_conflicts=True))
         except Exception:  # an unreadable or deleted cluster must not block the others
-            log.exception("a cluster could not be measured", cluster=cluster.pk)
+            log.exception("cluster metrics not recorded", cluster=cluster.pk)
     Measure.objects.filter(at__lt=now - KEPT).delete()
     return written

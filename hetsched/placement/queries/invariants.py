@@ -103,7 +103,7 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
     cards = ReservedCard.objects.filter(held).values("node__name", "card_index")
     for card in cards.annotate(n=Count("id", filter=Q(exclusive=True)), milli=Sum("milli")):
         if card["n"] > 1 or card["milli"] > 1000:
-            message = f"card {card['card_index']}: {card['n']} exclusive holders, {card['milli']}/1000 given out"
+            message = f"card {card['card_index']}: {card['n']} exclusive holders, {card['milli']}/1000 allocated"
             yield Violation("I3", card["node__name"], message)
     devices = ReservedDevice.objects.filter(active=True, cluster=cluster).values("driver", "pool", "device")
     for device in devices.annotate(n=Count("id")).filter(n__gt=1):
@@ -117,7 +117,7 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
             key = f"{reservation.pod.namespace}/{grant.claim}"
             if elsewhere.get(grant.device, key) != key:
                 yield Violation(
-                    "I3", reservation.pod.key, f"device {grant.device} is that of claim {elsewhere[grant.device]}"
+                    "I3", reservation.pod.key, f"device {grant.device} is allocated to claim {elsewhere[grant.device]}"
                 )
 
 
@@ -146,7 +146,7 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
         totals.update(stated)
         if +stated != +projected[node.pk]:
             expected = dict(projected[node.pk])
-            yield Violation("I2", node.name, f"load columns {dict(stated)} are not the sum {expected}")
+            yield Violation("I2", node.name, f"load columns {dict(stated)} differ from the sum {expected}")
         for resource, amount in ours[node.pk].items():
             if resource in GPU_RESOURCES and node.report.gpus is not None:
                 continue
@@ -157,7 +157,7 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     stated = Counter({**cluster.requested, "#gpu": cluster.gpu_milli_used})
     del totals["#pods"]
     if +stated != +totals:
-        yield Violation("I2", cluster.name, f"totals {dict(stated)} are not the sum {dict(totals)}")
+        yield Violation("I2", cluster.name, f"totals {dict(stated)} differ from the sum {dict(totals)}")
 
 
 def _unprojected(cluster: Cluster) -> QuerySet[Reservation]:
@@ -210,7 +210,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
                 lost = parse_cpuset(node.report.numa.lost_cpus or "") if node.report.numa else frozenset()
                 wrong = parse_cpuset(grant.cpus or "") - (usable or frozenset()) - lost
                 if usable is not None and wrong:
-                    message = f"holds CPUs {sorted(wrong)} of {node.name}, which zone {grant.name} has not for pods"
+                    message = f"holds CPUs {sorted(wrong)} of {node.name}, which pods may not use in zone {grant.name}"
                     yield Violation("I4", reservation.pod.key, message)
 
 
@@ -230,14 +230,14 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
         known = {card.index: card for card in node.report.gpus or cards_of(node.report)}
         for index, memory in cards[node.pk].items():
             if index not in known:
-                yield Violation("I5", node.name, f"card {index} is reserved and not in the report")
+                yield Violation("I5", node.name, f"card {index} is reserved but not in the report")
             elif (known[index].memory_mib or memory) < memory:
-                yield Violation("I3", node.name, f"card {index}: {memory} MiB charged of {known[index].memory_mib}")
+                yield Violation("I3", node.name, f"card {index}: {memory} MiB reserved of {known[index].memory_mib}")
         zones = node.report.numa.zones if node.report.numa else ()
         named = {cpu for zone in zones for cpu in parse_cpuset(zone.cpus or "")}
         named |= parse_cpuset(node.report.numa.lost_cpus or "") if node.report.numa else set()
         if cpus[node.pk] - named:
-            yield Violation("I5", node.name, f"CPUs {sorted(cpus[node.pk] - named)} are reserved and in no zone")
+            yield Violation("I5", node.name, f"CPUs {sorted(cpus[node.pk] - named)} are reserved but not in any zone")
 
 
 def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
@@ -248,7 +248,9 @@ def _instruction_sets(cluster: Cluster) -> Iterator[Violation]:
         demand, offer = pod.spec.shape.isa, offers.get(pod.node_id or 0)
         if demand is not None and (offer is None or not _can_run(demand, offer)):
             needs = to_plain(demand)
-            yield Violation("I7", pod.key, f"needs {needs}, the node has {offer.native if offer else 'gone'}")
+            yield Violation(
+                "I7", pod.key, f"needs {needs}, but the node {f'has {offer.native}' if offer else 'is gone'}"
+            )
 
 
 def _can_run(demand: IsaDemand, offer: IsaReport) -> bool:
@@ -283,24 +285,24 @@ def _reservations(cluster: Cluster) -> Iterator[Violation]:
     for pod in counted.filter(state__in=holding).exclude(n=1).exclude(node=None, origin=Pod.IMPORTED):
         yield Violation("I8", pod.key, f"is {pod.state} with {pod.n} active reservations")
     for pod in counted.exclude(state__in=holding).exclude(n=0):
-        yield Violation("I8", pod.key, f"is {pod.state} and still holds {pod.n} reservations")
+        yield Violation("I8", pod.key, f"is {pod.state} but still has {pod.n} reservations")
     elsewhere = Reservation.objects.filter(cluster=cluster, active=True).exclude(node=F("pod__node"))
     for reservation in elsewhere.select_related("pod"):
-        yield Violation("I8", reservation.pod.key, "holds something on another node than its own")
+        yield Violation("I8", reservation.pod.key, "has a reservation on a node other than its own")
     decided = Q(decision__verdict="placed") | Q(pk__in=_unprojected(cluster).values("pod"))
     for undecided in pods.filter(state__in=holding, origin__in=Pod.OURS).exclude(decided):
         yield Violation("I8", undecided.key, f"is {undecided.state} without a decision that placed it")
     nominated = Nomination.objects.filter(cluster=cluster, active=True)
     for nomination in nominated.exclude(pod__state__in=[state.value for state in QUEUED]).select_related("pod"):
-        yield Violation("I8", nomination.pod.key, f"is {nomination.pod.state} and still nominated")
+        yield Violation("I8", nomination.pod.key, f"is {nomination.pod.state} but still nominated")
     rooms = pods.filter(origin=Pod.HELD, state__in=holding)
     for room in rooms.exclude(hold__state__in=Hold.OPEN).only("namespace", "name"):
-        yield Violation("I8", room.key, "is room of a hold that is over")
+        yield Violation("I8", room.key, "is reserved capacity of a hold that has ended")
     ahead = Reservation.objects.filter(cluster=cluster).filter(
         Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)
     )
     if ahead.exists():
-        yield Violation("I21", cluster.name, "holds reservations of a revision or epoch that it has not reached")
+        yield Violation("I21", cluster.name, "has reservations with a later revision or epoch than its own")
 
 
 def _workloads(cluster: Cluster) -> Iterator[Violation]:
@@ -317,11 +319,11 @@ def _workloads(cluster: Cluster) -> Iterator[Violation]:
     for pk, stated, pod_count in projected.values_list("id", "state", "pod_count"):
         counted = states[pk]
         if counted.total() != pod_count or set(counted) - known:
-            yield Violation("I15", pk, f"{pod_count} pods were submitted, there are {dict(counted)}")
+            yield Violation("I15", pk, f"{pod_count} pods were submitted, but the pods are {dict(counted)}")
         elif workload_state(counted) != stated:
-            yield Violation("I15", pk, f"is {stated}, its pods are {dict(counted)}")
+            yield Violation("I15", pk, f"is {stated}, but its pods are {dict(counted)}")
         if pk not in submitted:
-            yield Violation("I28", pk, "has no audit entry of its submission")
+            yield Violation("I28", pk, "has no audit entry for its submission")
 
 
 def _constraints() -> Iterator[Violation]:

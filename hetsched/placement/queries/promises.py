@@ -46,11 +46,11 @@ def _zones(cluster: Cluster) -> Iterator[Breach]:
         if held is None or not held.zones or held.cpu_policy == _BY_THE_KUBELET:
             continue
         if wish is not None and wish.aware and len(held.zones) > 1:
-            yield "I6", pod.key, f"asks for one zone and has {', '.join(zone.name for zone in held.zones)}"
+            yield "I6", pod.key, f"asks for one zone but has {', '.join(zone.name for zone in held.zones)}"
         for zone in held.zones if held.cpu_policy in EXCLUSIVE_CPU_POLICIES else ():
             cpus = len(parse_cpuset(zone.cpus or ""))
             if 1000 * cpus < zone.cpu_millis:
-                yield "I6", pod.key, f"is counted with {zone.cpu_millis}m in zone {zone.name} and has {cpus} CPUs"
+                yield "I6", pod.key, f"has {zone.cpu_millis}m reserved in zone {zone.name} but {cpus} CPUs"
 
 
 def _gangs(cluster: Cluster) -> Iterator[Breach]:
@@ -70,7 +70,7 @@ def _gangs(cluster: Cluster) -> Iterator[Breach]:
         if Reservation.objects.filter(pod__in=members, active=False).exists():
             continue  # A member was displaced: it is scheduled again while the other members stay.
         if not HalfGang.objects.filter(cluster=cluster, namespace=namespace, gang=gang).exists():
-            yield "I13", f"{namespace}/{gang}", f"{holding} members are placed, it needs {least}"
+            yield "I13", f"{namespace}/{gang}", f"{holding} members are placed, but the gang needs {least}"
 
 
 def _was_placed_whole(pod: Pod) -> bool:
@@ -84,7 +84,11 @@ def _was_placed_whole(pod: Pod) -> bool:
 def _half_gangs(cluster: Cluster) -> Iterator[Breach]:
     for gang in HalfGang.objects.filter(cluster=cluster):
         if database_now() > gang.since + timedelta(seconds=gang.patience_seconds) + LATE:
-            yield "I13", str(gang), f"is half bound since {gang.since:%Y-%m-%d %H:%M:%S}, longer than it may be"
+            yield (
+                "I13",
+                str(gang),
+                f"has been partially bound since {gang.since:%Y-%m-%d %H:%M:%S}, longer than its timeout",
+            )
 
 
 def overdrawn_quotas() -> Iterator[Breach]:

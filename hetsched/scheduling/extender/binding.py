@@ -119,7 +119,7 @@ class Binder(ExtenderCalls):
                 try:
                     pod_id = _reserve_once(cluster, pod, args.node, asking)
                 except Contradiction as refusal:
-                    log.error("placement set aside", pod=pod.key, node=args.node, reason=str(refusal))
+                    log.error("placement rejected by the database", pod=pod.key, node=args.node, reason=str(refusal))
                     message = f"the reservation of {pod.key} on {args.node} conflicts with an existing reservation"
                     raise InputError("LedgerRefused", message) from None
                 except Conflict as conflict:
@@ -147,9 +147,9 @@ class Binder(ExtenderCalls):
         key, uid = f"{args.pod_namespace}/{args.pod_name}", plain["metadata"].get("uid", "")
         node = plain["spec"].get("nodeName", "")
         if uid != args.pod_uid:
-            raise InputError("PodGone", f"another pod has the name {key} now")
+            raise InputError("PodGone", f"another pod now has the name {key}")
         if node and node != args.node:
-            raise InputError("PodBoundElsewhere", f"{key} is already on {node}")
+            raise InputError("PodBoundElsewhere", f"{key} is already bound to {node}")
         return None if node else self._pod(cluster, read_pod(body, reader))
 
 
@@ -167,14 +167,14 @@ def _reserve_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext)
     answer = filter_nodes(scheduler, spec, [node])
     if not answer.feasible:
         why = {**answer.rejected, **answer.unresolvable}[node]
-        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
+        raise InputError("NodeRefused", f"{spec.key} no longer fits on {node}: {why}")
     top = best(scheduler, spec, settings.HETSCHED_TOP_NODES)
     # The calling scheduler has already chosen and bound the volumes.
     plain = msgspec.structs.replace(spec, shape=msgspec.structs.replace(spec.shape, claims=()))
     outcome = scheduler.place_on(plain, row)
     if outcome.node is None:
         why = outcome.refusal[1].message if outcome.refusal else "refuse it"
-        raise InputError("NodeRefused", f"{spec.key} does not fit on {node} any more: {why}")
+        raise InputError("NodeRefused", f"{spec.key} no longer fits on {node}: {why}")
     score = round(outcome.score, 6)
     waiting = PendingPod(0, None, spec, pod.policy, pod.policy_rule, pod.state, 0, None)
     summary = Message(

@@ -83,7 +83,7 @@ class ExtenderCalls:
         Raises: InputError `PodIsOurs`.
         """
         if is_ours(spec.scheduler_name):
-            message = f"{spec.key} has schedulerName {spec.scheduler_name}: hetsched schedules it itself"
+            message = f"{spec.key} has schedulerName {spec.scheduler_name}: hetsched schedules this pod itself"
             raise InputError("PodIsOurs", message, hint="Rename the profile of the other scheduler")
         (pod,) = build_pod_rows(cluster, [spec], "", None, Pod.ASKED)
         return pod

@@ -115,8 +115,8 @@ def _respond(answer: Callable[[], Any], no: Callable[[str], Any] | None = None) 
 def clients_of(listed: list[str]) -> dict[str, str]:
     """Parse the entries `NAME` and `NAME=CLUSTER`. Raises: InputError `ExtenderClientsMissing`."""
     if not listed:
-        hint = "Set it to the names of client certificates, as NAME or NAME=CLUSTER, separated by commas"
-        raise InputError("ExtenderClientsMissing", "no client is allowed", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
+        hint = "List the names of client certificates, as NAME or NAME=CLUSTER, separated by commas"
+        raise InputError("ExtenderClientsMissing", "no client is listed", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
     return {name.strip(): cluster.strip() for name, _, cluster in (one.partition("=") for one in listed)}
 
 

@@ -91,7 +91,9 @@ class Certificates:
                     self._context, self._seen = self._read(), seen
             except (OSError, ssl.SSLError) as error:
                 if self._context is None:
-                    hint = "Create them with `hetsched certs` and set HETSCHED_EXTENDER_CERTIFICATES to their folder"
+                    hint = (
+                        "Run `hetsched certs` and set HETSCHED_EXTENDER_CERTIFICATES to the folder of the certificates"
+                    )
                     message = Message(
                         "{name} cannot be read: {text}",
                         name=joined(", ", FILES),
@@ -209,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
         Raises: CallRefused.
         """
         if self.cluster is None:
-            message = "the certificate has no allowed client name"
+            message = "the client certificate does not contain an allowed name"
             raise CallRefused(HTTPStatus.FORBIDDEN, "ClientNotAllowed", message)
         if not self.path.startswith(PREFIX) or self.path.removeprefix(PREFIX) not in self.server.verbs:
             raise CallRefused(HTTPStatus.NOT_FOUND, "NotFound", f"POST {PREFIX}VERB: {', '.join(self.server.verbs)}")
@@ -222,7 +224,7 @@ class Handler(BaseHTTPRequestHandler):
             raise CallRefused(HTTPStatus.LENGTH_REQUIRED, "LengthRequired", "send a body with Content-Length")
         if int(length) > self.server.most_bytes:
             hint = "Set nodeCacheCapable: true, or raise HETSCHED_EXTENDER_BYTES"
-            message = f"at most {self.server.most_bytes} bytes"
+            message = f"the body is larger than {self.server.most_bytes} bytes"
             raise CallRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BodyTooLarge", message, hint=hint)
         body: bytes = self.rfile.read(int(length))
         self.close_connection = self.close_connection or len(body) < int(length)

@@ -190,7 +190,7 @@ def test_a_pod_is_booked_once() -> None:
     request = state.compile(built(a_pod()))
     state.assume(request, 0)
     before = contents(state)
-    with pytest.raises(ValueError, match="default/pod is placed already"):
+    with pytest.raises(ValueError, match="default/pod is already placed"):
         state.assume(request, 1)
     assert contents(state) == before
 

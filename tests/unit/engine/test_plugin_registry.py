@@ -91,8 +91,11 @@ HEAD = "from hetsched.engine.framework.registry import plugin\n"
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("@plugin('Bad_Name', summary='x')\nclass P:\n    def sort_key(self, pod): ...", "a name is lower-case words"),
-        ("@plugin('idle', summary='x')\nclass P: ...", "serves no extension point"),
+        (
+            "@plugin('Bad_Name', summary='x')\nclass P:\n    def sort_key(self, pod): ...",
+            "must consist of lower-case words",
+        ),
+        ("@plugin('idle', summary='x')\nclass P: ...", "implements no extension point"),
         (
             "@plugin('odd', summary='x')\nclass P:\n    def score(self, nodes, request): ...",
             r"score\(nodes, request\) should be score\(request, nodes\)",
@@ -103,11 +106,11 @@ HEAD = "from hetsched.engine.framework.registry import plugin\n"
         ),
         (
             "@plugin('mute', summary='x')\nclass P:\n    def filter(self, request, nodes): ...",
-            "a filter must also say why",
+            "a filter must also have the method `refusals`",
         ),
         (
             "@plugin('greedy', summary='x')\nclass P:\n    def reserve(self, request, row, state): ...",
-            "reserve and unreserve come together",
+            "reserve and unreserve must be implemented together",
         ),
         (
             "from hetsched.contracts.params import Params\n"
@@ -118,7 +121,7 @@ HEAD = "from hetsched.engine.framework.registry import plugin\n"
         (
             "@plugin('odd', summary='x')\nclass P:\n    compiled_term = 'fast'\n"
             "    def score(self, request, nodes): ...",
-            "compiled_term is of type str",
+            "compiled_term has type str",
         ),
         (
             "from hetsched.engine.framework.compiled_terms import LoopReserve\n"
@@ -131,14 +134,14 @@ HEAD = "from hetsched.engine.framework.registry import plugin\n"
             "def formula(): ...\n"
             "@plugin('odd', summary='x')\nclass P:\n    compiled_term = CompiledTerm((formula,), formula)\n"
             "    def score(self, request, nodes): ...",
-            "a formula has the decorator loop_function",
+            "every formula must have the decorator loop_function",
         ),
         (
             "from hetsched.engine.framework.compiled_terms import CompiledTerm\n"
             "from hetsched.engine.framework.extension_points import Scope\n"
             "@plugin('odd', summary='x', scope=Scope.CLUSTER)\nclass P:\n    compiled_term = CompiledTerm((), print)\n"
             "    def score(self, request, nodes): ...",
-            "formulas are for plugins of row scope that read the load",
+            "formulas require scope ROW and reads LOAD",
         ),
         ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError"),
         ("def broken(:", "cannot be loaded: SyntaxError"),

@@ -34,7 +34,7 @@ def test_failed_expectation_is_reported(monkeypatch) -> None:
     monkeypatch.setitem(binpack.BUILTIN, "binpack", binpack.BUILTIN["spread"])
     made = binpack.run(lambda done, total: None)
     failed = [expectation.text for expectation in made.expectations if not expectation.held]
-    assert failed == ["binpack: the six jobs lie 3 + 3, the 2-card job waits"]
+    assert failed == ["binpack: the six jobs are placed 3 + 3, the 2-card job waits"]
 
 
 def test_every_step_is_reported() -> None:

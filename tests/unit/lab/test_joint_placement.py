@@ -156,7 +156,7 @@ def test_nodes_that_are_not_ready_are_ignored() -> None:
 )
 def test_pods_with_other_requests_are_not_planned(pod: PodBuilder) -> None:
     assert not is_plain(pod.build())
-    with pytest.raises(ValueError, match="more than amounts"):
+    with pytest.raises(ValueError, match="more than amounts of resources"):
         problem_of(scheduler([a_node()], policy="mbcgt"), [pod.build()])
 
 

@@ -172,7 +172,7 @@ def test_own_pods_and_gangs_are_rejected(extender: Extender, api: ApiServer) -> 
     }  # fmt: skip
     answer = extender.filter(asked(offered(api, "member", metadata={"labels": labels}), *ALL))
     assert answer.node_names == []
-    assert "schedulerName hetsched places gangs whole" in answer.failed_and_unresolvable_nodes["amd"]
+    assert "only schedulerName hetsched places complete gangs" in answer.failed_and_unresolvable_nodes["amd"]
 
 
 def test_lost_reservation_race_is_decided_again(

@@ -112,7 +112,7 @@ def test_whole_nodes_are_returned_unchanged(ask: Any) -> None:
     [
         (
             {"metadata": {"annotations": {"hetsched.io/gpu-milli": "many"}}},
-            "cannot take a pod whose own request is wrong",
+            "cannot run a pod with an invalid request",
         ),
         ({"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}, ""),
         ({"cpu": "64"}, ""),

@@ -56,7 +56,7 @@ class AgentReportsView(ApiView):
         message = _message(request)
         agent = agent_of(request)
         if message.node != agent.node:
-            detail = f"this token reports for node {agent.node}, not for {message.node[:80]!r}"
+            detail = f"this token is bound to node {agent.node}, not to {message.node[:80]!r}"
             raise RequestRefused(403, "NodeNotYours", detail, place="node")
         cluster = request_scope.cluster_of(agent.cluster, hint=False)
         try:

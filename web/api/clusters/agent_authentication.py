@@ -106,7 +106,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
     try:
         holder = holder_of(api_of(cluster), token)
     except (ApiFailure, InputError) as error:
-        log.warning("a token cannot be reviewed", cluster=cluster.name, error=str(error)[:300])
+        log.warning("token review failed", cluster=cluster.name, error=str(error)[:300])
         raise RequestRefused(
             503, "TokenNotReviewed",
             Message("the API server of {cluster} did not authenticate the token", cluster=cluster.name),

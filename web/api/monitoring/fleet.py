@@ -55,10 +55,10 @@ def _capacity(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     nodes = _gauge("hetsched_nodes", "Nodes.", "cluster", "ready")
     cards = _gauge("hetsched_cards", "GPU cards that accept new pods.", "cluster")
     installed = _gauge(
-        "hetsched_cards_installed", "GPU cards, including those in maintenance and unhealthy ones.", "cluster"
+        "hetsched_cards_installed", "GPU cards, including cards that are unhealthy or in maintenance.", "cluster"
     )
-    used = _gauge("hetsched_cards_used", "GPUs allocated, in cards.", "cluster")
-    ratio = _gauge("hetsched_requested_ratio", "Ratio of requested to allocatable, 0-1.", "cluster", "resource")
+    used = _gauge("hetsched_cards_used", "Allocated GPU capacity, in GPUs.", "cluster")
+    ratio = _gauge("hetsched_requested_ratio", "Requested / allocatable resources, 0-1.", "cluster", "resource")
     for cluster in clusters:
         nodes.add_metric([cluster.name, "true"], cluster.ready_count)
         nodes.add_metric([cluster.name, "false"], cluster.node_count - cluster.ready_count)
@@ -104,8 +104,8 @@ def _reservations() -> Iterator[Metric]:
 
 
 def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
-    held = _gauge("hetsched_lease_held", "1 if a process leads or watches the cluster, else 0.", "cluster", "lease")
-    epoch = _gauge("hetsched_lease_epoch", "Changes of the lease holder.", "cluster", "lease")
+    held = _gauge("hetsched_lease_held", "1 if a process holds the lease, else 0.", "cluster", "lease")
+    epoch = _gauge("hetsched_lease_epoch", "Number of changes of the lease holder.", "cluster", "lease")
     holder = _gauge("hetsched_lease_holder", "Process that holds the lease.", "cluster", "lease", "holder")
     now = timezone.now()
     rows = [
@@ -125,11 +125,11 @@ def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:
 
 def _watches(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     labels = ("cluster", "resource")
-    age = _gauge("hetsched_watch_age_seconds", "Seconds since the last message about a kind of object.", *labels)
-    lists = _gauge("hetsched_watch_relists", "Relists of a kind by the current watcher.", *labels)
-    objects = _gauge("hetsched_watch_objects", "Known objects of a kind.", *labels)
-    odd = _gauge("hetsched_watch_quarantined", "Unreadable objects of a kind, 20 at most.", *labels)
-    failures = _gauge("hetsched_watch_failures", "Consecutive failures to list or watch a kind.", *labels)
+    age = _gauge("hetsched_watch_age_seconds", "Seconds since the last watch message for a resource.", *labels)
+    lists = _gauge("hetsched_watch_relists", "Relists of a resource by the current informer.", *labels)
+    objects = _gauge("hetsched_watch_objects", "Objects of a resource in the informer store.", *labels)
+    odd = _gauge("hetsched_watch_quarantined", "Unreadable objects of a resource; at most 20 are counted.", *labels)
+    failures = _gauge("hetsched_watch_failures", "Consecutive failures to list or watch a resource.", *labels)
     ready = _gauge(
         "hetsched_watch_in_step", "1 if the data of a live cluster is fresh enough for decisions, else 0.", "cluster"
     )
@@ -180,9 +180,9 @@ def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
 
 def _outbox() -> Iterator[Metric]:
     unsent = OutboxEvent.objects.filter(published_at=None).aggregate(n=Count("id"), at=Min("created_at"))
-    yield GaugeMetricFamily("hetsched_outbox_unsent", "Live events that are not sent.", value=unsent["n"])
+    yield GaugeMetricFamily("hetsched_outbox_unsent", "Live events that are not sent yet.", value=unsent["n"])
     yield GaugeMetricFamily(
-        "hetsched_outbox_oldest_seconds", "Age of the oldest live event that is not sent.", value=_age(unsent["at"])
+        "hetsched_outbox_oldest_seconds", "Age of the oldest unsent live event.", value=_age(unsent["at"])
     )
 
 
@@ -209,7 +209,7 @@ def _counter_metrics() -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "hetsched_audit_chain_ok", "1 if every seal of the audit trail is valid, else 0.", value=sealed
     )
-    canary = _gauge("hetsched_canary_age_seconds", "Seconds since the last canary passed a queue.", "queue")
+    canary = _gauge("hetsched_canary_age_seconds", "Seconds since the last canary task of a queue.", "queue")
     for sample in counters.samples(metric_names.CANARY):
         canary.add_metric(sample.labels, _age(sample.at))
     goldens = _gauge(metric_names.GOLDENS.name, metric_names.GOLDENS.help, *metric_names.GOLDENS.labels)

@@ -137,7 +137,7 @@ def _migrations() -> Component:
         executor = MigrationExecutor(connection)
         missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
         if missing:
-            return Component(False, f"{missing} migrations are missing")
+            return Component(False, f"{missing} migrations are not applied")
         _migrated = True
     return Component(True)
 
@@ -170,7 +170,7 @@ def _scheduler() -> Component:
     latest = _latest_decision().first()
     # A long queue causes delays, but the scheduler still works as long as it makes decisions.
     moving = latest is not None and (now - latest).total_seconds() < LATE_SECONDS
-    return Component((age or 0.0) < LATE_SECONDS or moving, "age of the oldest pod that was never tried", age)
+    return Component((age or 0.0) < LATE_SECONDS or moving, "age of the oldest pod without a scheduling attempt", age)
 
 
 def _latest_decision() -> QuerySet[Any, datetime]:

@@ -29,7 +29,7 @@ from .fleet import Fleet
 REGISTRY = CollectorRegistry()
 REQUESTS = Histogram(
     "hetsched_request_seconds",
-    "Time to answer a REST request, by route.",
+    "Response time of REST requests, by route.",
     ["method", "route", "status"],
     registry=REGISTRY,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -40,7 +40,7 @@ DROPPED = Counter("hetsched_live_dropped", "Live events dropped because a client
 RATE_LIMITED = Counter("hetsched_rate_limited", "Requests rejected by the rate limit.", ["kind"], registry=REGISTRY)
 OUT_OF_SCOPE = Counter(
     "hetsched_out_of_scope_names",
-    "Responses and live messages to tokens limited to namespaces that name a pod elsewhere; always 0.",
+    "Responses and live messages that name a pod outside the namespaces of the token; expected to be 0.",
     ["route"],
     registry=REGISTRY,
 )
@@ -78,7 +78,7 @@ def _is_unlimited(request: Any) -> bool:
 
 def _refusal(request: Any) -> RequestRefused | None:
     """Return the error for a caller that may not read metrics, or None if it may."""
-    detail = "metrics need a request from this machine, the metrics token of the server or a viewer token"
+    detail = "metrics require a request from the server's machine, the server's metrics token or a viewer token"
     unknown = RequestRefused(401, "NotAuthenticated", detail, headers={"WWW-Authenticate": 'Bearer realm="hetsched"'})
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() == "bearer":

@@ -65,7 +65,7 @@ def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *,
         try:
             return write(tried)
         except Contradiction as refusal:
-            log.error("placement set aside", cluster=asked.cluster, reason=str(refusal))
+            log.error("placement rejected by the database", cluster=asked.cluster, reason=str(refusal))
             raise RequestRefused(
                 409, "LedgerRefused", "the reservation of the decision conflicts with an existing reservation"
             ) from refusal

@@ -55,7 +55,7 @@ class BinpackParams(Params, frozen=True):
 
     def __post_init__(self) -> None:
         if any(left[0] >= right[0] for left, right in pairwise(self.shape)):
-            raise ValueError("shape: utilisation must rise from point to point")
+            raise ValueError("shape: utilisation values must be in increasing order")
 
 
 @plugin("binpack", summary="Score nodes by a utilisation curve per resource.", params=BinpackParams)
