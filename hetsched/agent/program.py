@@ -127,7 +127,7 @@ class Agent:
             while not stop.is_set():
                 self.step()
                 if self._sender is not None and self._sender.superseded:
-                    log.error("a newer agent of this node is running; this agent exits")
+                    log.error("a newer agent is running on this node; this agent exits")
                     return EXIT_SUPERSEDED
                 if self._sender is not None and not self._sender.alive:
                     log.error("the reporting thread has ended; the agent exits for a restart")

@@ -148,8 +148,8 @@ def check_extender(data_dir: Path) -> None:
     Raises: InputError `ExtenderClientsMissing` or `CertificatesUnusable`.
     """
     if not _is_any_set("HETSCHED_EXTENDER_CLIENTS", "HETSCHED_EXTENDER_CLIENTS_FILE"):
-        hint = "Set it to the names of client certificates, as NAME or NAME=CLUSTER, separated by commas"
-        raise InputError("ExtenderClientsMissing", "no client is allowed", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
+        hint = "List the names of client certificates, as NAME or NAME=CLUSTER, separated by commas"
+        raise InputError("ExtenderClientsMissing", "no client is listed", place="HETSCHED_EXTENDER_CLIENTS", hint=hint)
     folder = Path(os.environ.get("HETSCHED_EXTENDER_CERTIFICATES") or data_dir / "extender" / "server")
     if not all((folder / name).exists() for name in ("tls.crt", "tls.key", "ca.crt")):
         hint = (
