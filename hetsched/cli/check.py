@@ -87,7 +87,10 @@ def check(
     ] = None,
     strict: Strict = False,
     fail_on: Annotated[
-        CheckFailure, typer.Option("--fail-on", help="Verdict that fails the check; not-now includes never-fits.")
+        CheckFailure,
+        typer.Option(
+            "--fail-on", help="Least severe verdict that makes the check fail; not-now also includes never-fits."
+        ),
     ] = CheckFailure.NEVER_FITS,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="JUnit report to write.")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="SARIF report to write.")] = None,

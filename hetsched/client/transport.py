@@ -117,7 +117,9 @@ class Transport:
             return response.status_code, response.json()
         except ValueError:
             raise ServerUnavailable(
-                f"Http{response.status_code}", f"{path} is not a JSON document of hetsched", place=self.server
+                f"Http{response.status_code}",
+                f"the response for {path} is not a JSON document of hetsched",
+                place=self.server,
             ) from None
 
     def send(

@@ -83,7 +83,9 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
 
 
 def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
-    """Set `foreign` in a report: the pods with kubelet grants that are unknown to the control plane."""
+    """Set `foreign` in a report: the pods that the kubelet gave CPUs or devices and that the control plane does not
+    know.
+    """
     kubelet = report.kubelet
     if kubelet is None:
         return report

@@ -28,7 +28,9 @@ _DOMAIN = "hetsched.io"  # domain of the attributes that contain selector result
 
 
 class DeviceNames:
-    """Renames devices, device classes and claims, and replaces selectors by queries for their results."""
+    """Renames devices, device classes and claims, and replaces each selector with a query for the attribute that
+    records its result.
+    """
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names

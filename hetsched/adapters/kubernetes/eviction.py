@@ -55,7 +55,7 @@ class EvictionResult(enum.StrEnum):
 
 
 class EvictionTarget(msgspec.Struct, frozen=True):
-    """A victim (by uid), and a sentence with the preemptor and the reason; `eviction_id` makes the event unique."""
+    """A pod to evict. `sentence` names the preemptor and the reason; `eviction_id` is part of the name of the event."""
 
     eviction_id: int
     namespace: str

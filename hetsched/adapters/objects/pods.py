@@ -130,7 +130,9 @@ class PodReader:
         )
 
     def _alike(self, root: FieldView, name: str, namespace: str) -> PodSpec:
-        """Read a pod, or reuse the result of an equal pod; the caller sets the pod's own names."""
+        """Read a pod, or reuse the result of a pod with an equal specification; the caller then sets name and
+        namespace.
+        """
         alike = demand_key(root.value, namespace)
         known = self._read.get(alike) if alike is not None else None
         if known is not None:

@@ -227,7 +227,7 @@ def _raised(requirements: dict[str, str | None], image: Image, needs: list[Progr
                 f"{need.file} is a program for {_architecture(need)}, but the image is for {image.platform}"
             )
         elif (floor := requirements.get(architecture)) and need.requirement:
-            # A profile may already cover more than the programs need, so only their additional requirements are added.
+            # The profile may already cover what the programs need; only requirements beyond the profile are added.
             raised = joint_requirement((floor, need.requirement)) if not _covers(floor, need.requirement) else floor
             requirements[architecture] = raised
     return warnings

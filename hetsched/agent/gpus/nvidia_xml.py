@@ -94,7 +94,7 @@ def parse(data: bytes) -> Element:
 
     def doctype(_name: str, _system: str | None, _public: str | None, has_declarations: int) -> None:
         if has_declarations:
-            raise InvalidDocument("the document contains declarations")
+            raise InvalidDocument("the document type definition contains declarations")
 
     def refuse(*_: object) -> int:
         raise InvalidDocument("the document declares or uses an entity")

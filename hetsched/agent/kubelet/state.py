@@ -39,9 +39,10 @@ from .config import FOLDER, KubeletConfig, read_config
 
 
 def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int] | None:
-    """Return the CPUs that a static kubelet reserves for an amount: whole zones and sockets, cores, then threads.
+    """Return the CPUs that a kubelet with the static CPU manager policy reserves if only their number is configured.
 
-    Returns None if a CPU's topology is unknown, or if there are too few CPUs.
+    It takes whole zones and sockets first, then cores, then threads. Returns None if a CPU's topology is unknown, or if
+    there are too few CPUs.
     """
     online = [cpu for cpu in cpus if cpu.online]
     if count > len(online) or any(None in (cpu.core, cpu.socket, cpu.zone) for cpu in online):

@@ -44,7 +44,7 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Kubeconfig of an API server without nodes, as created by `make kube-up` (scenario cluster).",
+            help="Kubeconfig of an API server without nodes, as of `make kube-up`; only for the scenario cluster.",
         ),
     ] = None,
     nodes: Annotated[
@@ -53,7 +53,7 @@ def bench(
     pods: Annotated[
         int | None,
         typer.Option(
-            help="Number of pods per scheduler (scenario cluster) or of running pods (scenarios watch and console).",
+            help="Number of pods for each scheduler (cluster), or of running pods (watch and console).",
             min=1,
             max=200_000,
         ),
@@ -64,13 +64,14 @@ def bench(
     turns: Annotated[
         int,
         typer.Option(
-            help="Number of measurements per scheduler; the schedulers alternate (scenario cluster).", min=1, max=100
+            help="Number of measurements of each scheduler, in turns; only for the scenario cluster.", min=1, max=100
         ),
     ] = 1,
     kube_scheduler: Annotated[
         Path | None,
         typer.Option(
-            metavar="PROGRAM", help="Path of kube-scheduler (scenario cluster); default: the program on PATH."
+            metavar="PROGRAM",
+            help="Path to kube-scheduler, by default the program on PATH; only for the scenario cluster.",
         ),
     ] = None,
     output: Output = OutputFormat.TEXT,

@@ -48,7 +48,7 @@ Arrival = Annotated[
     list[float] | None,
     typer.Option(
         metavar="X",
-        help="Ratio of GPU demand to capacity, such as 1.3; can be repeated in ascending order (experiment openb).",
+        help="Ratio of GPU demand to capacity, such as 1.3; repeat in ascending order; only for the experiment openb.",
         show_default=False,
     ),
 ]

@@ -33,7 +33,7 @@ def create(
         list[str] | None, typer.Option(help="Namespace that the token may access; can be repeated.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the token.")] = "",
-    cluster: Annotated[str, typer.Option(help="Cluster of the node (only with the role agent).")] = "",
+    cluster: Annotated[str, typer.Option(help="Cluster of the node; only for tokens with the role agent.")] = "",
     node: Annotated[str, typer.Option(help="Node that reports with this token (only with the role agent).")] = "",
     days: Annotated[int, typer.Option(help="Days until the token expires.", min=1, max=90)] = 90,
     quota: Annotated[

@@ -56,7 +56,7 @@ def submit(
     ] = "",
     hold: Annotated[str, typer.Option(metavar="ID", help="Id of the hold to use.", autocompletion=complete_hold)] = "",
     callback_url: Annotated[
-        str, typer.Option("--callback-url", help="URL that receives a POST when the workload is decided.")
+        str, typer.Option("--callback-url", help="URL that receives a POST request after a decision on the workload.")
     ] = "",
     idempotency_key: Annotated[
         str | None,

@@ -53,7 +53,7 @@ class Vocabulary(Generic[T]):
         return len(self.values)
 
 
-# Key of the row that all resources without a node share, because pods may name any number of such resources. It is not
+# Key of the row shared by all resources that no node has; pods may request any number of such resources. It is not
 # a valid resource name.
 UNKNOWN_RESOURCE = ""
 

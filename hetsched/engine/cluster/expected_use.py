@@ -34,7 +34,8 @@ _MOST_KEPT = 20_000
 
 
 class LearntUse(msgspec.Struct, frozen=True):
-    """Learnt use of a pod of one controller, by resource in base units, and the number of pods measured."""
+    """Measured use of the pods of one controller: the expected use of a pod for each resource, in base units, and the
+    number of measured pods."""
 
     amounts: tuple[tuple[str, int], ...]
     pods: int

@@ -54,7 +54,7 @@ class TeamShares:
         return self._team_of(pod), pod.namespace
 
     def charge(self, pod: PodSpec) -> None:
-        """Add the use of a placed pod to its team and namespace."""
+        """Charge the requests of a placed pod to the pod's team and namespace."""
         team, namespace = self.groups(pod)
         amounts = self._amounts_of(pod.shape)
         self._used[team, namespace] = self._used.get((team, namespace), 0) + amounts

@@ -131,7 +131,7 @@ class Number:
 
 
 def numbers(shape: Shape, *, zoned: bool, declared: bool = True) -> Iterator[Relaxation]:
-    """Yield the numbers that a shape requests.
+    """Yield a relaxation for each number in the requests of a shape, for example its CPU or its number of GPUs.
 
     `zoned` is true if a node's zones or kubelet may require whole CPUs, `declared` if the pod itself declares its
     expected use.

@@ -217,9 +217,10 @@ class Scheduler:
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Undo a placement, even after later placements, and the placements that waited for it. Idempotent.
+        """Undo a placement and the placements that waited for it; later placements may exist. Undoing twice has no
+        effect.
 
-        The pods evicted for it are restored, so undo several placements in reverse order.
+        This restores the pods that were evicted for the placement, so undo several placements in reverse order.
         """
         self._undo_placement(outcome)
         self._undo_rejected()

@@ -126,7 +126,9 @@ def _whole(containers: tuple[ContainerDemands, ...]) -> ContainerDemands:
 
 
 def _peak(amounts: Iterable[tuple[int, bool]]) -> int:
-    """Return the peak of one resource over (amount, init) of containers in start order.
+    """Return the highest amount of one resource that a pod uses at the same time.
+
+    `amounts` has a pair (amount, whether it is an init container) for each container, in start order.
 
     An init container ends before the next container starts; all other containers continue to run.
     """

@@ -306,7 +306,9 @@ def _reservations(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _workloads(cluster: Cluster) -> Iterator[Violation]:
-    """I15, I28: every workload has all its pods in valid states, the state derived from theirs, and an audit entry."""
+    """I15, I28: every workload has all its pods in valid states, the state that follows from the states of its pods,
+    and an audit entry.
+    """
     states: dict[str, Counter[str]] = defaultdict(Counter)
     rows = Pod.objects.filter(cluster=cluster).exclude(workload=None).order_by().values_list("workload_id", "state")
     for workload_id, state, count in rows.annotate(n=Count("id")):

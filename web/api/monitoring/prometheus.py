@@ -62,7 +62,7 @@ def scrape(request: Any) -> HttpResponse:
 
 
 class _LimitedRegistry:
-    """Registry of all metrics except those with which a namespace-limited token could verify guessed names."""
+    """Registry without the metrics whose labels contain names: a token limited to namespaces could guess such names."""
 
     def collect(self) -> Iterator[Metric]:
         alarms = {metric.name for metric in OUT_OF_SCOPE.describe()}

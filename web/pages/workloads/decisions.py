@@ -67,7 +67,7 @@ def _expired(shell: Shell, pk: int) -> HttpResponse:
 
 
 def _before(decision: Decision) -> int | None:
-    """Return the previous decision for the same pod."""
+    """Return the ID of the previous decision on the same pod, or None if this is the first one."""
     rows = Decision.objects.filter(pod_id=decision.pod_id, pk__lt=decision.pk).order_by("-pk")
     return rows.values_list("pk", flat=True).first()
 

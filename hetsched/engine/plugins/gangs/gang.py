@@ -89,7 +89,9 @@ def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
 
 
 def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, empty: bool = False) -> tuple[str, ...]:
-    """Return the resources of which the cluster has less free (if `empty`, less in total) than `least` requires."""
+    """Return the resources whose free amount in the cluster is less than `least` requires; if `empty`, whose total is
+    less.
+    """
     nodes = state.all_rows
     short = []
     for name, amount in least:
