@@ -62,7 +62,7 @@ class NameAnonymizer:
         return self.of(NAMESPACE, name)
 
     def key_of(self, realm: Realm, key: str) -> str:
-        """Replace namespace and name of an object key `namespace/name` by pseudonyms; that of the name is from `realm`."""
+        """Replace both parts of an object key `namespace/name` by pseudonyms; that of the name is from `realm`."""
         namespace, slash, name = key.partition("/")
         return f"{self.namespace(namespace)}{slash}{self.of(realm, name)}"
 
