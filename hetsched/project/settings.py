@@ -18,6 +18,7 @@ from typing import Any
 
 from csp.constants import NONE, SELF
 from django.utils.translation import gettext_lazy as _
+from whitenoise.compress import Compressor
 
 from hetsched.access.roles import Role
 from hetsched.adapters import assets
@@ -466,6 +467,8 @@ STORAGES = {
 }
 WHITENOISE_USE_FINDERS = not (STATIC_ROOT / "staticfiles.json").is_file()
 WHITENOISE_AUTOREFRESH = DEBUG
+WHITENOISE_KEEP_ONLY_HASHED_FILES = True
+WHITENOISE_SKIP_COMPRESS_EXTENSIONS = (*Compressor.SKIP_COMPRESS_EXTENSIONS, "map")
 
 logs.hide(SECRET_KEY, HETSCHED_METRICS_TOKEN, HETSCHED_OIDC_CLIENT_SECRET, str(_database.get("PASSWORD") or ""))
 LOGGING = logs.logging_config(

@@ -24,11 +24,20 @@ STAMP = "collected"
 class StaticFileStorage(CompressedManifestStaticFilesStorage):
     """Storage that uses file names with digests after collection, and plain names before.
 
-    JavaScript modules also import each other by these names, because a module that is loaded under two names would run
-    twice.
+    Our JavaScript modules also import each other by these names, because a module that is loaded under two names would
+    run twice. Only they are searched for imports: the bundles of other packages have megabytes and no imports.
     """
 
-    support_js_module_import_aggregation = True
+    patterns = (
+        *(pattern for pattern in CompressedManifestStaticFilesStorage.patterns if pattern[0] == "*.css"),
+        (
+            "js/*.js",
+            (
+                (r"""(?P<matched>\bfrom\s*"(?P<url>\./[^"]+)")""", 'from "%(url)s"'),
+                (r"""(?P<matched>\bimport\s*"(?P<url>\./[^"]+)")""", 'import "%(url)s"'),
+            ),
+        ),
+    )
 
     def stored_name(self, name: str) -> str:
         return str(super().stored_name(name)) if self.hashed_files else name
