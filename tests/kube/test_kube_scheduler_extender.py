@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -44,8 +45,26 @@ FLEET = 20
 LONG = 120
 
 
+@pytest.fixture(scope="module")
+def server(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
+    """Run `hetsched scheduler --extender` with all CRDs installed; yield the port of the extender and the folder."""
+    folder = tmp_path_factory.mktemp("extender")
+    extended.certificates(folder / "certificates")
+    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), hetsched(plane, folder) as port:
+        yield port, folder
+
+
+@pytest.fixture
+def port(server: tuple[int, Path], tmp_path: Path) -> int:
+    """Return the port of the extender; the certificates of its clients are in the folder of the test."""
+    port, folder = server
+    shutil.copytree(folder / "certificates", tmp_path / "certificates")
+    (tmp_path / "data").symlink_to(folder / "data")
+    return port
+
+
 @contextmanager
-def hetsched(plane: ControlPlane, folder: Path) -> Iterator[tuple[int, Process]]:
+def hetsched(plane: ControlPlane, folder: Path) -> Iterator[int]:
     """Run `hetsched scheduler --extender`; yield the port of the extender."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(plane.kubeconfig()))
@@ -64,7 +83,7 @@ def hetsched(plane: ControlPlane, folder: Path) -> Iterator[tuple[int, Process]]
     try:
         wait_until(lambda: "is running" in run.said() or not run.running, what=run.said, seconds=LONG)
         assert run.running, run.said()
-        yield port, run
+        yield port
     finally:
         below = children_of(run.popen.pid)
         run.stop(signal.SIGINT)
@@ -134,19 +153,17 @@ def until_bound(api: Api, names: list[str], folder: Path) -> None:
     )
 
 
-def test_placements_equal_those_of_our_own_cycle(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
+def test_placements_equal_those_of_our_own_cycle(api: Api, plane: ControlPlane, port: int, tmp_path: Path) -> None:
     """Nodes are passed by name, with the shipped account, and then as whole objects."""
-    extended.certificates(tmp_path / "certificates")
     pods = {pod["metadata"]["name"]: pod for pod in wanted()}
-    with kinds.installed(plane, [*kinds.ours(), *kinds.theirs()]), extended.account(plane) as identity:
+    with extended.account(plane) as identity:
         mixed_fleet.create_fleet(api, FLEET)
-        with hetsched(plane, tmp_path) as (port, _):
-            ways: tuple[dict[str, Any], ...] = ({"identity": identity}, {"nodeCacheCapable": False})
-            for way, some in zip(ways, (list(pods)[::2], list(pods)[1::2]), strict=True):
-                for name in some:
-                    api.send("POST", PODS.path(namespace="default"), json.dumps(pods[name]).encode())
-                with extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s", **way) as log:
-                    until_bound(api, some, tmp_path)
+        ways: tuple[dict[str, Any], ...] = ({"identity": identity}, {"nodeCacheCapable": False})
+        for way, some in zip(ways, (list(pods)[::2], list(pods)[1::2]), strict=True):
+            for name in some:
+                api.send("POST", PODS.path(namespace="default"), json.dumps(pods[name]).encode())
+            with extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s", **way) as log:
+                until_bound(api, some, tmp_path)
         there = bound(api)
         nodes = [json.loads(body) for body in api.list_all(NODES)[0]]
         assert mixed_fleet.placement_violations(list(there.values()), nodes) == []
@@ -236,11 +253,12 @@ def extended_client(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(api: Api, plane: ControlPlane, tmp_path: Path) -> None:
-    extended.certificates(tmp_path / "certificates")
+def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(
+    api: Api, plane: ControlPlane, port: int, tmp_path: Path
+) -> None:
     make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})
     names = [f"p{number}" for number in range(6)]
-    with hetsched(plane, tmp_path) as (port, _), flood(port, tmp_path) as opened:
+    with flood(port, tmp_path) as opened:
         wait_until(lambda: opened[3] >= 140, what=lambda: f"a flood: {opened}", seconds=LONG)
         assert [status_of_a_call(port, tmp_path) for _ in range(20)] == [400] * 20  # each is answered
         with extended.kube_scheduler(plane, tmp_path, port, httpTimeout="30s") as log:
@@ -273,18 +291,13 @@ def test_missing_extender_follows_the_configured_ignorable_flag(api: Api, plane:
 
 
 def test_preemption_and_rejections_are_explained_to_kube_scheduler(
-    api: Api, plane: ControlPlane, tmp_path: Path
+    api: Api, plane: ControlPlane, port: int, tmp_path: Path
 ) -> None:
-    extended.certificates(tmp_path / "certificates")
     classes = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
     make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})
     make(api, classes, "urgent", value=1000)
     try:
-        with (
-            Kubelet(api),
-            hetsched(plane, tmp_path) as (port, _),
-            extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s"),
-        ):
+        with Kubelet(api), extended.kube_scheduler(plane, tmp_path, port, httpTimeout="60s"):
             # 3 + 3 of 8 CPUs are used; 4 more need one of these pods to be preempted.
             for name in ("a", "b"):
                 make_pod(api, name, cpu="3", schedulerName=extended.NAME)
