@@ -51,6 +51,8 @@ WRITES = {
 }  # fmt: skip
 PRIVATE = {"_add_revision", "_set_active"}
 SQL = re.compile(r"\b(update|insert\s+into|delete\s+from)\s+policies_policy", re.IGNORECASE)
+# Words of which a module that writes versions contains at least one; other modules are not parsed.
+WORDS = re.compile("PolicyRevision|revisions|active_version|policies_policy|_add_revision|_set_active", re.IGNORECASE)
 
 
 def sources() -> Iterator[Path]:
@@ -97,8 +99,8 @@ def test_no_other_module_writes_or_activates_versions() -> None:
     found = [
         f"{path.relative_to(settings.BASE_DIR)}:{line} {what}"
         for path in sources()
-        if str(path.relative_to(settings.BASE_DIR)) != DOOR
-        for line, what in writes_of(ast.parse(path.read_text()))
+        if str(path.relative_to(settings.BASE_DIR)) != DOOR and WORDS.search(text := path.read_text())
+        for line, what in writes_of(ast.parse(text))
     ]
     assert found == []
 
@@ -123,6 +125,7 @@ def test_search_finds_the_write_path_itself() -> None:
 )
 def test_search_finds_a_second_write_path(line: str) -> None:
     assert list(writes_of(ast.parse(line)))
+    assert WORDS.search(line)
 
 
 # -- entry points ----------------------------------------------------------------------------------------------------
