@@ -25,7 +25,7 @@ from tests.calls_outside import (  # noqa: F401 - fixtures of every test
 settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if parts.in_ci() else "developer")
-# Factor for the number of examples of each property test; `python3 dev.py properties` sets 20.
+# Factor for the number of examples of each property test; `python3 dev.py properties` sets 40.
 EXAMPLES = int(os.environ.get("HETSCHED_TEST_EXAMPLES", "1"))
 
 
@@ -72,12 +72,13 @@ _OF_A_SERVER = (
 
 _figures: dict[str, object] = {}
 
-# The tests of a folder that share an API server or a console run on one xdist worker. They start first, and then other
-# tests that start programs or take long, so that no worker still runs them alone at the end.
+# The tests of a folder that share an API server or a console run on one xdist worker, from the start.
 _TESTS = Path(__file__).parent
 _SHARED = ("tests/kube", "tests/browser")
-_LONG = frozenset(_TESTS / name for name in ("system", "agent", "fuzz"))
-_LONG_FILES = frozenset({"test_bench_command.py", "test_policy_previews.py"})
+# Tests that mostly wait for other programs. They are spread over the run, because several of them at the same time
+# leave the processors idle and then overload them.
+_WAITING = frozenset(_TESTS / name for name in ("system", "agent"))
+_WAITING_FILES = frozenset({"test_bench_command.py"})
 
 
 @pytest.hookimpl(trylast=True)  # after other plugins have shuffled the order
@@ -89,17 +90,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     twice = [nodeid for nodeid, count in Counter(item.nodeid for item in items).items() if count > 1]
     if twice:
         raise pytest.UsageError(f"{twice[0]}: several tests have this ID, and xdist would run only one of them")
-    items.sort(key=lambda item: _place(item.path))
+    position = {file: position for position, file in enumerate(start_order(dict.fromkeys(item.path for item in items)))}
+    items.sort(key=lambda item: position[item.path])
     if EXAMPLES != 1:
         scale_examples(items, EXAMPLES)
 
 
-def _place(path: Path) -> int:
-    """Return the start position of a file's tests: first folders on one worker, then other long ones, then the rest."""
-    folder = f"tests/{path.parent.name}" if path.parent.parent == _TESTS else ""
-    if folder in _SHARED:
-        return _SHARED.index(folder)
-    return len(_SHARED) + (path.parent not in _LONG and path.name not in _LONG_FILES)
+def start_order(files: Iterable[Path]) -> list[Path]:
+    """Return the order in which test files start: shared folders, then waiting files spread over the other files."""
+    groups: dict[str, list[Path]] = {"shared": [], "waiting": [], "other": []}
+    for file in files:
+        waits = file.parent in _WAITING or file.name in _WAITING_FILES
+        groups["shared" if _folder(file) in _SHARED else "waiting" if waits else "other"].append(file)
+    # The last waiting file starts after 80 % of the other files, so that no worker runs it alone at the end.
+    due = {file: 0.8 * position / len(groups["waiting"]) for position, file in enumerate(groups["waiting"])}
+    # tests/workers and tests/unit contain the longest of the others, so the order is reversed.
+    due |= {file: position / len(groups["other"]) for position, file in enumerate(reversed(groups["other"]))}
+    return sorted(groups["shared"], key=lambda file: _SHARED.index(_folder(file))) + sorted(due, key=due.__getitem__)
+
+
+def _folder(file: Path) -> str:
+    return f"tests/{file.parent.name}" if file.parent.parent == _TESTS else ""
 
 
 def scale_examples(items: Iterable[pytest.Item], factor: int) -> None:

@@ -39,7 +39,7 @@ from tests.api.test_route_permissions import TABLE
 from tests.builders import a_node, a_pod
 from workers.schedule import run
 
-CASES = int(os.environ.get("HETSCHED_TEST_FUZZ_CASES", "10"))
+CASES = int(os.environ.get("HETSCHED_TEST_FUZZ_CASES", "6"))
 # Codes of a request with an invalid shape: never the response to a request that its schema allows.
 SHAPE = {
     "BodyMalformed",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import _place, work_unit
+from tests.conftest import start_order, work_unit
 
 TESTS = Path(__file__).parents[2]
 
@@ -21,6 +21,12 @@ def test_tests_that_share_a_server_are_one_unit(folder: str) -> None:
     assert units == {folder}
 
 
-def test_long_tests_start_first() -> None:
-    names = ("unit/isa/test_a.py", "system/test_a.py", "browser/test_a.py", "kube/test_a.py")
-    assert sorted(names, key=lambda name: _place(TESTS / name)) == [names[3], names[2], names[1], names[0]]
+def test_shared_folders_start_first_and_waiting_files_are_spread() -> None:
+    names = [f"unit/isa/test_{number}.py" for number in range(4)]
+    names += ["system/test_a.py", "system/test_b.py", "browser/test_a.py", "kube/test_a.py"]
+    order = [str(file.relative_to(TESTS)) for file in start_order(TESTS / name for name in names)]
+    # Positions: the other files at 0, 0.25, 0.5 and 0.75, the waiting files at 0 and 0.8 / 2 = 0.4.
+    assert order == [
+        "kube/test_a.py", "browser/test_a.py", "system/test_a.py", "unit/isa/test_3.py", "unit/isa/test_2.py",
+        "system/test_b.py", "unit/isa/test_1.py", "unit/isa/test_0.py",
+    ]  # fmt: skip
