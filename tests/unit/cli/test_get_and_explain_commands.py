@@ -209,7 +209,7 @@ def test_a_refusal_is_explained_as_on_its_page(server: Server) -> None:
     times = [line.split() for line in lines if " %" in line]
     assert times == [
         ["1", "min", "67", "%", "1", "the", "node", "lacks", "v", "isa-match"],
-        ["30", "s", "33", "%", "1", "queued,", "not", "decided", "yet", "-"],
+        ["30", "s", "33", "%", "1", "queued,", "no", "decision", "yet", "-"],
     ]
     assert "compared with decision 6: not-now -> never-fits; 3 changes of running pods, node facts changed" in lines
 

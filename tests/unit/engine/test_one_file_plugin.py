@@ -221,7 +221,7 @@ def test_its_messages_stay_in_english_for_english_readers(registry: Registry, ch
 @pytest.mark.parametrize(
     ("translations", "complaint"),
     [
-        ({"zh-hans": {"{n} pods": "Pod"}}, "the translation of '{n} pods' to zh-hans lacks {n}"),
+        ({"zh-hans": {"{n} pods": "Pod"}}, "the translation of '{n} pods' to zh-hans lacks the placeholders {n}"),
         ({"zh_Hans": {"pods": "Pod"}}, "'zh_Hans' is not a language code such as zh-hans"),
     ],
 )
