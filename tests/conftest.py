@@ -1,5 +1,6 @@
 """Configuration of all tests: the `needs` marker, its summary at the end, and the hypothesis profiles."""
 
+import gc
 import logging
 import os
 import sys
@@ -94,6 +95,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: position[item.path])
     if EXAMPLES != 1:
         scale_examples(items, EXAMPLES)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Exclude modules and tests from garbage collection; they live until the end of the run."""
+    gc.freeze()
 
 
 def start_order(files: Iterable[Path]) -> list[Path]:

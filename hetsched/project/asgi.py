@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 import django
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.sessions import CookieMiddleware
 
-# The objects of imported modules live as long as the process: exclude them from garbage collection.
-gc.disable()
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
 django.setup(set_prefix=False)
 
@@ -26,5 +23,3 @@ application = ProtocolTypeRouter(
         "websocket": SameOrigin(CookieMiddleware(URLRouter(websocket_urlpatterns))),
     }
 )
-gc.freeze()
-gc.enable()

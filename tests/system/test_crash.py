@@ -18,7 +18,7 @@ from tests.system.driver import Driver
 from tests.system.plane import BACKENDS, Plane
 from tests.system.processes import wait_until
 
-KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "6"))
+KILLS = int(os.environ.get("HETSCHED_TEST_KILLS", "4"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PODS = 240
 pytestmark = pytest.mark.chaos
@@ -53,7 +53,7 @@ def test_killed_worker_neither_loses_nor_doubles_pods(backend: str, figures: dic
             mid_batch_kills += 0 < _pending(ask, workload) < PODS
             worker = plane.start_worker()
             _all_placed(plane, workload, f"{backend}, seed {SEED}, round {number}")
-        assert mid_batch_kills >= KILLS // 5  # otherwise these kills would prove little
+        assert mid_batch_kills >= max(1, KILLS // 5)  # otherwise these kills would prove little
         figures[f"kill -9 of the worker, {backend}"] = (
             f"{KILLS} kills, {mid_batch_kills} in the middle of a batch; 0 pods lost, 0 placed twice"
         )
