@@ -344,9 +344,9 @@ def fuzz(*args: str) -> None:
 
 
 def properties(*args: str) -> None:
-    """Run property tests with 40 times their number of examples (hours); arguments select files"""
+    """Run property tests with 20 times their number of examples (hours); arguments select files"""
     setup()
-    os.environ["HETSCHED_TEST_EXAMPLES"] = os.environ.get("HETSCHED_TEST_EXAMPLES", "40")
+    os.environ["HETSCHED_TEST_EXAMPLES"] = os.environ.get("HETSCHED_TEST_EXAMPLES", "20")
     become(
         BIN / "python", "-m", "pytest", "-m", "hypothesis", "--timeout", "0", *(args or ("tests/unit", "tests/apps"))
     )

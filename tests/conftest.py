@@ -26,8 +26,8 @@ from tests.calls_outside import (  # noqa: F401 - fixtures of every test
 settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if parts.in_ci() else "developer")
-# Factor for the number of examples of each property test; `python3 dev.py properties` sets 40.
-EXAMPLES = int(os.environ.get("HETSCHED_TEST_EXAMPLES", "1"))
+# Factor for the number of examples of each property test; `python3 dev.py properties` sets 20.
+EXAMPLES = float(os.environ.get("HETSCHED_TEST_EXAMPLES", "0.5"))
 
 
 @pytest.fixture(autouse=True)
@@ -123,11 +123,11 @@ def _folder(file: Path) -> str:
     return f"tests/{file.parent.name}" if file.parent.parent == _TESTS else ""
 
 
-def scale_examples(items: Iterable[pytest.Item], factor: int) -> None:
+def scale_examples(items: Iterable[pytest.Item], factor: float) -> None:
     """Multiply the number of examples of property tests by `factor`; items of one function share their settings."""
     for owner, name in {_settings_of(item) for item in items} - {None}:
         stated: settings = getattr(owner, name)
-        setattr(owner, name, settings(stated, max_examples=stated.max_examples * factor))
+        setattr(owner, name, settings(stated, max_examples=max(1, round(stated.max_examples * factor))))
 
 
 def _settings_of(item: pytest.Item) -> Any:

@@ -145,7 +145,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestLife.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 @given(mixed_fleets(), mixed_pods(), st.randoms(use_true_random=False))

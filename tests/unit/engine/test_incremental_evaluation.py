@@ -55,7 +55,7 @@ def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]])
     assert_equal_to_a_full_sweep(deciding, pods)
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)), STEPS)
 def test_after_any_history_and_under_every_policy(
     fleet: list[NodeReport], pods: list[PodSpec], policy: str, steps: list[tuple[str, int]]
@@ -63,7 +63,7 @@ def test_after_any_history_and_under_every_policy(
     live(scheduler(fleet, policy=policy, namespaces=NAMESPACES), pods, steps)
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(mixed_fleets(), mixed_pods(), STEPS)
 def test_equal_after_the_ledger_log_restarts(
     fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
@@ -73,7 +73,7 @@ def test_equal_after_the_ledger_log_restarts(
         live(scheduler(fleet, namespaces=NAMESPACES), pods, steps)
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(mixed_fleets(), mixed_pods(), STEPS)
 def test_equal_after_the_pod_counts_restart(
     fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
@@ -83,7 +83,7 @@ def test_equal_after_the_pod_counts_restart(
         live(scheduler(fleet, namespaces=NAMESPACES), pods, steps)
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(mixed_fleets(), mixed_pods(), STEPS)
 def test_a_copy_decides_like_its_original(
     fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]

@@ -103,7 +103,7 @@ def places(state: ClusterState, pod: PodSpec) -> bool:
     return Scheduler(state.fork(), POLICY).schedule(pod).node is not None
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(scenes())
 def test_every_suggestion_places_the_pod(scene: tuple[ClusterState, PodSpec]) -> None:
     state, pod = scene
@@ -186,7 +186,7 @@ def numbers_of(pod: PodSpec) -> dict[str, tuple[int, int, str]]:
     return {field: facts for field, facts in found.items() if facts[0]}
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(tiny_scenes())
 def test_suggested_numbers_equal_brute_force(scene: tuple[ClusterState, PodSpec]) -> None:
     state, pod = scene
@@ -213,7 +213,7 @@ def test_suggested_numbers_equal_brute_force(scene: tuple[ClusterState, PodSpec]
             assert suggested.get(field, most) == most
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(scenes())
 def test_suggested_whole_cpus_equal_brute_force(scene: tuple[ClusterState, PodSpec]) -> None:
     state, pod = scene

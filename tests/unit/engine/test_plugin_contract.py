@@ -24,7 +24,7 @@ from hetsched.engine.gpu.workload_mix import mix_of
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import REGISTRY, active, policy_of
 
-EXAMPLES = settings(max_examples=25)
+EXAMPLES = settings(max_examples=60)
 
 
 def serving(*points: str) -> Iterator[ActivePlugin]:

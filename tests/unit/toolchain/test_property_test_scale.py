@@ -53,3 +53,5 @@ def test_every_kind_of_property_test_draws_more() -> None:
     unstated()
     assert len(drawn) == 5 * settings().max_examples
     assert Machine.TestCase.settings.max_examples == 20
+    scale_examples(some, 0.01)
+    assert Machine.TestCase.settings.max_examples == 1

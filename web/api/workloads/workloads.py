@@ -320,8 +320,7 @@ def _shown(pods: Any) -> Any:
 
 
 def _pod(pod: Pod, redaction: Redaction) -> dict[str, Any]:
-    """Return a pod's row; the message of a rejected pod is the reason for the rejection unless the pod has a message.
-    """
+    """Return a pod's row; the message of a rejected pod is the reason for the rejection unless it has a message."""
     tried = rfc3339(pod.tried_at) if pod.tried_at else None
     waits = describe_waits(pod.waits_for) or None
     document = {"id": pod.pk, "pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}
