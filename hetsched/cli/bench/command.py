@@ -113,10 +113,12 @@ def _on_cluster(
     from . import cluster
 
     if kubeconfig is None:
-        raise InputError("ConnectionUnclear", "scenario `cluster` needs an API server", place="--kubeconfig")
+        hint = "Use --kubeconfig FILE with an API server without nodes, for example from `make kube-up`"
+        raise InputError("ConnectionUnclear", "scenario `cluster` needs an API server", place="--kubeconfig", hint=hint)
     found = program or shutil.which("kube-scheduler")
     if found is None:
-        raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler")
+        hint = "Use --kube-scheduler PROGRAM, for example the one that `make kube` builds"
+        raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler", hint=hint)
     document = read_kubeconfig(kubeconfig, "")
     return partial(cluster.run, document, nodes=nodes, pods=pods, kube_scheduler=Path(found), turns=turns)
 
