@@ -19,7 +19,7 @@ from tests.kube import control_plane
 PROGRAMS = {
     "aarch64-linux-gnu-gcc": ("aarch64-linux-gnu-gcc",),
     "busybox": ("busybox",),
-    "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "chromium": ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"),
     "containerd": ("containerd",),
     "etcd": ("etcd",),
     "gcc": ("gcc",),
