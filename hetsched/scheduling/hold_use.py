@@ -17,7 +17,7 @@ import msgspec
 from hetsched.contracts.api.decision import NodeOutcome
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.placed_pod import PlacedPod
-from hetsched.engine.explain.diagnosis import best
+from hetsched.engine.explain.decision_matrix import best
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.placement.lifecycle import State

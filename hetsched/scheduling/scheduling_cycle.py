@@ -22,7 +22,7 @@ from hetsched.contracts.api.decision import GANG_SOURCE, PREEMPTION_SOURCE, Evic
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.explain.diagnosis import best
+from hetsched.engine.explain.decision_matrix import best
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.gangs import gang_key, together
 from hetsched.engine.framework.outcome import Outcome

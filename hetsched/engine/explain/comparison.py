@@ -18,7 +18,8 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.scoring import INFEASIBLE
 
-from .diagnosis import best, misconfigured, node_outcome
+from .decision_matrix import best, node_outcome
+from .diagnosis import misconfigured
 
 _DIGITS = 6
 

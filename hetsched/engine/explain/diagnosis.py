@@ -7,7 +7,7 @@ waiting can help. Every node is counted for the first filter, in policy order, t
                    pods are assumed to be satisfiable;
     not-now        otherwise. A node that is rejected only because a fact is unknown is a candidate, and so is a
                    node that no single filter rejects both now and when empty.
-Explanations run the filters and scores of the decision, as full evaluations, outside the hot path. The events to wait
+The filters of the decision run as full evaluations, outside the hot path. The events to wait
 for are those of the first filter that rejects each node: no node becomes feasible before one of these filters changes
 its result.
 """
@@ -19,18 +19,16 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason, Verdict
+from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.contracts.message import Message, as_message, joined
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
-from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.framework.diagnosis import Diagnosis, FunnelStep
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.handle import Handle
 from hetsched.engine.framework.policy import ActivePlugin
 from hetsched.engine.framework.queueing_hints import for_scheduling_gates, waits_for
 from hetsched.engine.framework.request import Request
-from hetsched.engine.framework.scoring import INFEASIBLE, scores_taking_part
 from hetsched.engine.framework.status import SKIP, Refusal
 
 _HEADS = {
@@ -44,9 +42,6 @@ _MOST_REASONS = 5
 
 # Maximum number of nodes, per reason, that could take the pod when empty.
 _MOST_CANDIDATES = 8
-
-# To find at most this many best rows, a repeated search for the maximum is faster than sorting.
-_FEW = 8
 
 
 class _Sweep:
@@ -246,130 +241,6 @@ def _summary_of(verdict: Verdict, pod: PodSpec, message: Message) -> Message:
     return Message(_HEADS[verdict], pod=pod.key, said=message)
 
 
-def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
-    """Return the node x plugin matrix of one pod, best node first; with `limit`, only that many nodes.
-
-    The state is unchanged. Call this function before the pod is assumed, or on a fork.
-    """
-    if not pod.ready:
-        return ()
-    state, names = scheduler.state, scheduler.state.columns.names
-    request = state.compile(pod)
-    _, total = scheduler.evaluator.evaluate(request)
-    feasible = total > INFEASIBLE
-    columns = score_columns(scheduler, request, feasible) if feasible.any() else []
-    # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.
-    order = np.argsort(-total, kind="stable")[:limit]
-    refused = {} if limit is not None and limit <= int(feasible.sum()) else _first_refusal(scheduler, request)
-    rows: list[NodeOutcome] = []
-    for rank, row in enumerate(order.tolist(), start=1):
-        if not feasible[row]:
-            rows.append(NodeOutcome(names[row], pod.key, False, refused.get(row), (), None, None))
-            continue
-        scores = _scores(columns, row)
-        rows.append(NodeOutcome(names[row], pod.key, True, None, scores, float(total[row]), rank))
-    return tuple(rows)
-
-
-def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
-    """Return the `limit` best feasible nodes with their scores, as `matrix` would, but build only these rows."""
-    if not pod.ready or limit < 1:
-        return ()
-    state = scheduler.state
-    request = state.compile(pod)
-    evaluation, total = scheduler.evaluator.evaluate(request)
-    rows = _best_rows(total, limit)
-    if not rows.size:
-        return ()
-    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, rows)
-    return tuple(
-        NodeOutcome(
-            state.columns.names[row], pod.key, True, None, _scores(columns, position), float(total[row]), position + 1
-        )
-        for position, row in enumerate(rows.tolist())
-    )
-
-
-def node_outcome(scheduler: Handle, pod: PodSpec, row: int) -> NodeOutcome:
-    """Return the entry of one node as in `matrix`, but without a rank."""
-    state = scheduler.state
-    request = state.compile(pod)
-    evaluation, total = scheduler.evaluator.evaluate(request)
-    name = state.columns.names[row]
-    if total[row] == INFEASIBLE:
-        return NodeOutcome(name, pod.key, False, _first_refusal(scheduler, request).get(row), (), None, None)
-    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, np.array([row], np.intp))
-    return NodeOutcome(name, pod.key, True, None, _scores(columns, 0), float(total[row]), None)
-
-
-def _best_rows(total: Floats, limit: int) -> Rows:
-    """Return the feasible rows with the highest totals, best first, ties by name."""
-    if limit > _FEW:
-        rows: Rows = np.argsort(-total, kind="stable")[:limit]
-        return rows[total[rows] > INFEASIBLE]
-    remaining, found = total.copy(), []
-    for _ in range(min(limit, len(total))):
-        row = int(remaining.argmax())
-        if remaining[row] == INFEASIBLE:
-            break
-        remaining[row] = INFEASIBLE
-        found.append(row)
-    return np.array(found, np.intp)
-
-
-Column = tuple[ActivePlugin, Floats, Floats]
-
-
-def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
-    return tuple(
-        PluginScore(p.name, float(raw[position]), float(norm[position]), p.weight, p.weight * float(norm[position]))
-        for p, raw, norm in columns
-    )
-
-
-def score_columns(scheduler: Handle, request: Request, feasible: Bools) -> list[Column]:
-    """Return the raw and normalised scores over all rows, for each plugin that scores this pod."""
-    state = scheduler.state
-    return _columns(scores_taking_part(scheduler.policy, request, state), request, state, feasible, None)
-
-
-def _columns(
-    plugins: list[ActivePlugin], request: Request, state: ClusterState, feasible: Bools, rows: Rows | None
-) -> list[Column]:
-    """Return the raw and normalised scores of each plugin on `rows` (None: all rows).
-
-    The PreScore results of the row-scoped plugins must already be in `request.memo`.
-    """
-    window = state.all_rows if rows is None else Window(state.columns, rows)
-    columns: list[Column] = []
-    for plugin in plugins:
-        among_rows = plugin.info.scope is Scope.CLUSTER
-        if among_rows and plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
-            continue
-        if plugin.serves("normalize-score") or among_rows:
-            raw = plugin.instance.score(request, state.all_rows)
-            normal = plugin.instance.normalize(request, raw, feasible) if plugin.serves("normalize-score") else raw
-            if rows is not None:
-                raw, normal = raw[rows], normal[rows]
-        else:
-            raw = normal = plugin.instance.score(request, window)
-        columns.append((plugin, raw, normal))
-    return columns
-
-
-def _first_refusal(scheduler: Handle, request: Request) -> dict[int, Reason]:
-    return _first_reasons(_Sweep(scheduler, request, scheduler.state.all_rows))
-
-
-def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
-    found: dict[int, Reason] = {}
-    for plugin, refusal, rows in sweep.first:
-        reason = Reason(refusal.code, plugin.name, 1, refusal.message, refusal.missing, refusal.field)
-        for row in np.flatnonzero(rows).tolist():
-            found.setdefault(row, reason)
-    return found
-
-
 def unknown_reasons(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:
     """Return the reasons of the nodes that are refused only because a fact is unknown."""
     request = scheduler.state.compile(pod)
@@ -392,6 +263,20 @@ def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, 
         (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)
         for plugin, refusal, rows in sweep.first
     ]
+
+
+def first_reasons(scheduler: Handle, request: Request) -> dict[int, Reason]:
+    """Return, for each infeasible node's row, the reason of the first filter that rejects the node."""
+    return _first_reasons(_Sweep(scheduler, request, scheduler.state.all_rows))
+
+
+def _first_reasons(sweep: _Sweep) -> dict[int, Reason]:
+    found: dict[int, Reason] = {}
+    for plugin, refusal, rows in sweep.first:
+        reason = Reason(refusal.code, plugin.name, 1, refusal.message, refusal.missing, refusal.field)
+        for row in np.flatnonzero(rows).tolist():
+            found.setdefault(row, reason)
+    return found
 
 
 def rejected_rows(scheduler: Handle, request: Request) -> dict[int, tuple[Reason, bool]]:

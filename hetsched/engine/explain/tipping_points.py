@@ -23,7 +23,7 @@ from hetsched.engine.cluster.columns import Floats
 from hetsched.engine.framework.policy import MAX_WEIGHT
 from hetsched.engine.framework.scoring import INFEASIBLE
 
-from .diagnosis import score_columns
+from .decision_matrix import score_columns
 
 if TYPE_CHECKING:
     from hetsched.engine.framework.cycle import Scheduler

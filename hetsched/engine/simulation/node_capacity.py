@@ -13,7 +13,7 @@ import msgspec
 from hetsched.contracts.api.decision import Reason
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY
-from hetsched.engine.explain.diagnosis import node_outcome
+from hetsched.engine.explain.decision_matrix import node_outcome
 from hetsched.engine.framework.cycle import Scheduler
 
 CARDS, CARD_MEMORY, ZONE_CPU, ZONE_MEMORY = "cards", "card-memory", "zone-cpu", "zone-memory"

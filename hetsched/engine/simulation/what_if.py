@@ -37,7 +37,8 @@ from hetsched.contracts.units import format_amount
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.expected_use import REQUESTED, basis_of
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import diagnose, matrix
+from hetsched.engine.explain.decision_matrix import matrix
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.explain.nearest_fit import SearchBudget, nearest_fit
 from hetsched.engine.explain.tipping_points import tipping
 from hetsched.engine.framework.cycle import ANY_ISA, Scheduler

@@ -23,7 +23,7 @@ from hetsched.contracts.objects.node_report import GpuCard, NodeReport
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import GpuDemand, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy

@@ -19,7 +19,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from hetsched.engine.explain.nearest_fit import nearest_fit
 from hetsched.engine.explain.tipping_points import tipping
 from hetsched.engine.framework.cycle import Scheduler

@@ -25,7 +25,7 @@ from hetsched.adapters.objects.pods import PodReader
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
-from hetsched.engine.explain.diagnosis import best
+from hetsched.engine.explain.decision_matrix import best
 from hetsched.engine.framework.extender_verbs import filter_nodes
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster

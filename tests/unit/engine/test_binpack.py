@@ -7,7 +7,7 @@ import pytest
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry

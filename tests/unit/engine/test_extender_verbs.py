@@ -12,7 +12,7 @@ from hetsched.contracts.objects.cluster import DisruptionBudget
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.extender_verbs import (

@@ -10,7 +10,8 @@ import pytest
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
-from hetsched.engine.explain.diagnosis import diagnose, matrix
+from hetsched.engine.explain.decision_matrix import matrix
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.extension_points import POINTS, Reads, Scope
 from hetsched.engine.framework.policy import compile_policy

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsched.contracts.objects.policy import PluginUse
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler, score
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.compiled.batch import BatchScheduler
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler

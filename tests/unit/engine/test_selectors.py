@@ -23,7 +23,8 @@ from hetsched.engine.cluster.selectors import (
     required_nodes,
     term_texts,
 )
-from hetsched.engine.explain.diagnosis import best, diagnose
+from hetsched.engine.explain.decision_matrix import best
+from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.explain.nearest_fit import SearchBudget, nearest_fit
 from hetsched.engine.framework import scoring
 from hetsched.engine.framework.request import width

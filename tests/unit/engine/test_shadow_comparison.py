@@ -9,7 +9,7 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.comparison import compare
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from hetsched.engine.framework.cycle import Scheduler
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods

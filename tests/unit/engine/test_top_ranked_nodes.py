@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.explain.diagnosis import best, matrix
+from hetsched.engine.explain.decision_matrix import best, matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import scheduler

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hetsched.contracts.objects.workload import LabelSelector, SpreadConstraint
-from hetsched.engine.explain.diagnosis import matrix
+from hetsched.engine.explain.decision_matrix import matrix
 from tests.builders import PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import HOSTNAME, ZONE, active, ask, cluster, policy_of, scheduler, score
 
