@@ -68,13 +68,13 @@ def judge(scheduler: Scheduler, golden: Golden) -> GoldenVerdict:
     # On the state of a real decision, a pod of this name may be running.
     running = scheduler.state.forget(pod.key)
     try:
-        return result(*_judged(scheduler, pod, golden.expect))
+        return result(*_check_expectation(scheduler, pod, golden.expect))
     finally:
         if running is not None:
             scheduler.state.restore(running)
 
 
-def _judged(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, Message]:
+def _check_expectation(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[GoldenState, Message]:
     outcome = scheduler.schedule(pod, preempts=False)
     if outcome.node is None:
         return _refused(scheduler, pod, expect)

@@ -94,7 +94,7 @@ def compare_pods(cluster_id: int, *, most: int = AT_ONCE, seconds: float = SECON
             if loaded is None:
                 _give_up(cluster_id, some)
             else:
-                _judge(past, loaded, revision, some)
+                _compare_group(past, loaded, revision, some)
             looked_at += len(some)
             if time.monotonic() - began > seconds:
                 break
@@ -165,7 +165,7 @@ def _past_state(cluster_id: int) -> PastState:
         return _pasts.setdefault(cluster_id, PastState(cluster_id))
 
 
-def _judge(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequence[Shadow]) -> None:
+def _compare_group(past: PastState, loaded: ClusterSnapshot, revision: int, rows: Sequence[Shadow]) -> None:
     """Compare the pods reserved at a revision, in order; each is assumed on its node before the next is compared."""
     name = Cluster.objects.values_list("policy_name", flat=True).get(pk=past.cluster_id)
     spec = active_specs({name}).get(name)

@@ -142,7 +142,7 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
         )
     our_node = {reservation.pod.key: reservation.node.name for reservation in ours}
     arriving = [pod for pod in content.running if our_node.get(pod.key) != pod.node_name]
-    state = _judge(content, ours, arriving)
+    state = _state_after_import(content, ours, arriving)
     Pod.objects.filter(cluster=cluster, origin=Pod.IMPORTED).delete()
     replace_nodes(cluster, merge_agent_facts(cluster, content.nodes))
     _insert_running(cluster, arriving, state)
@@ -153,7 +153,9 @@ def _replace(cluster: Cluster, content: ClusterContent) -> None:
     cluster.save(update_fields=["baseline_revision", "definitions", "demo_seed"])
 
 
-def _judge(content: ClusterContent, ours: Sequence[Reservation], arriving: Sequence[PodSpec]) -> ClusterState:
+def _state_after_import(
+    content: ClusterContent, ours: Sequence[Reservation], arriving: Sequence[PodSpec]
+) -> ClusterState:
     """Return the state after the import; running pods without named GPUs get GPUs assigned.
 
     Raises: InputError `PodExists`, or `NodeTooSmall` if hetsched's own pods do not fit any more.
