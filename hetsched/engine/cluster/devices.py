@@ -6,7 +6,7 @@ allocation. A device is in use if it is allocated to a claim, by any scheduler, 
     promised    another placed pod has chosen the devices, but the cluster has not recorded them yet: other pods wait;
     open        on each node, devices are searched request by request, in the order of names, with the first
                 alternative that leads to a solution; a constraint must hold for all its devices together;
-    refused     in all other cases; `settle` returns the reason.
+    refused     in all other cases; `resolve_claim` returns the reason.
 If a selector cannot be evaluated for a device that passed the earlier selectors, the claim is refused. The search on a
 node stops after `MOST_STEPS` steps and reports that it was stopped.
 Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
@@ -99,7 +99,7 @@ class DeviceState:
 
     # -- claims of pods --------------------------------------------------------------------------------------------
 
-    def settle(self, pod: PodSpec, use: DeviceUse) -> ResourceClaim | Refusal:
+    def resolve_claim(self, pod: PodSpec, use: DeviceUse) -> ResourceClaim | Refusal:
         """Return the claim of `use` if it is allocated or open, or the reason why the pod cannot use it."""
         claim = self.known.claims.get(f"{pod.namespace}/{use.claim}") if use.claim else None
         if claim is None:

@@ -48,7 +48,7 @@ class InterPodTerms:
         self.preferring: dict[PlacedTerm, Holders] = {}
         self.ports: dict[tuple[str, int], dict[str, Holders]] = {}
         self._tallies = SelectorCounts()
-        self._meaning: dict[tuple[int, str, frozenset[tuple[str, str]]], list[PlacedTerm]] = {}
+        self._selecting: dict[tuple[int, str, frozenset[tuple[str, str]]], list[PlacedTerm]] = {}
 
     def charge(self, placed: PlacedPod, sign: int) -> None:
         """Count the rules of a pod that is added (`sign` 1) or removed (-1)."""
@@ -61,20 +61,20 @@ class InterPodTerms:
             for term in terms:
                 rule = PlacedTerm(term.topology_key, Matcher.of(term, namespace), term.weight)
                 if _count(held, rule, row, sign):
-                    self._meaning.clear()
+                    self._selecting.clear()
         for port in shape.host_ports:
             addresses = self.ports.setdefault((port.protocol, port.port), {})
             _count(addresses, port.ip or ANY_ADDRESS, row, sign)
 
-    def meaning(self, rules: dict[PlacedTerm, Holders], pod: PodSpec, state: StateView) -> list[PlacedTerm]:
+    def terms_selecting(self, rules: dict[PlacedTerm, Holders], pod: PodSpec, state: StateView) -> list[PlacedTerm]:
         """Return the terms of `rules`, one of this object's mappings, that select `pod`."""
         key = (id(rules), pod.namespace, frozenset(pod.labels.items()))
-        found = self._meaning.get(key)
+        found = self._selecting.get(key)
         if found is None:
-            if len(self._meaning) >= _KEPT_ANSWERS:
-                self._meaning.clear()
+            if len(self._selecting) >= _KEPT_ANSWERS:
+                self._selecting.clear()
             found = [rule for rule in rules if rule.matcher.matches(pod, state.namespaces)]
-            self._meaning[key] = found
+            self._selecting[key] = found
         return found
 
     def matching(self, state: StateView, matchers: tuple[Matcher, ...]) -> Ints:

@@ -5,7 +5,7 @@ binding. A claim is
     bound        it has a volume, or a placed pod chose one for it;
     waiting      its class waits for the first consumer: the smallest free volume that suits it is chosen, and if there
                  is none the class provisions one, on nodes of its allowed topologies;
-    refused      in all other cases; `settle` returns the reason.
+    refused      in all other cases; `resolve_claim` returns the reason.
 A volume suits a claim of its class if the claim requests no more bytes than the volume has, only access modes of the
 volume, and a selector that matches the volume. A volume that references a claim suits only that claim. The claims of
 one pod choose volumes in the order of size, as in kube-scheduler. An attachment is identified by the driver and the
@@ -99,7 +99,7 @@ class VolumeState:
         """Return the name of the volume that a claim is bound to or that was chosen for it, empty if there is none."""
         return claim.volume or next(iter(self.chosen.get(claim.key, {}).values()), "")
 
-    def settle(self, pod: PodSpec, use: ClaimUse) -> PersistentVolume | PendingClaim | Refusal:
+    def resolve_claim(self, pod: PodSpec, use: ClaimUse) -> PersistentVolume | PendingClaim | Refusal:
         """Return the volume of a bound claim, the candidates of a waiting claim, or the reason to refuse the claim."""
         claim = self.claim(pod, use)
         if claim is None:

@@ -139,8 +139,10 @@ class BatchScheduler:
         stated = [group for group in (rules.repelling, rules.attracting, rules.preferring) if group]
         if not stated:
             return end
-        meant = (i for i in range(start, end) if any(rules.meaning(group, pods[i], state) for group in stated))
-        return next(meant, end)
+        selected = (
+            i for i in range(start, end) if any(rules.terms_selecting(group, pods[i], state) for group in stated)
+        )
+        return next(selected, end)
 
     def _current(self) -> _BatchCache:
         learnt, state = self._learnt, self.scheduler.state

@@ -103,7 +103,7 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []
     for use in request.shape.devices:
-        found = state.devices.settle(request.pod, use)
+        found = state.devices.resolve_claim(request.pod, use)
         if isinstance(found, Refusal):
             return found
         if found.allocated is None:

@@ -210,7 +210,7 @@ def _repelled(request: Request, state: ClusterState) -> Bools | None:
     """Return the (N,) mask of nodes that the anti-affinity of placed pods refuses; None if no term selects this pod."""
     repelled: Bools | None = None
     rules = state.neighbours
-    for rule in rules.meaning(rules.repelling, request.pod, state):
+    for rule in rules.terms_selecting(rules.repelling, request.pod, state):
         holders = rules.repelling[rule]
         near = in_same_domain(state, rule.topology_key, np.fromiter(holders, np.intp, len(holders)))
         repelled = near if repelled is None else repelled | near
@@ -231,7 +231,7 @@ def _preferences_of_placed_pods(request: Request, state: ClusterState, hard_weig
     """
     rules = state.neighbours
     for stated in (rules.preferring, rules.attracting) if hard_weight else (rules.preferring,):
-        for rule in rules.meaning(stated, request.pod, state):
+        for rule in rules.terms_selecting(stated, request.pod, state):
             holders = stated[rule]
             counts = np.zeros(len(state.reports), np.int64)
             counts[np.fromiter(holders, np.intp, len(holders))] = np.fromiter(holders.values(), np.int64, len(holders))

@@ -121,7 +121,7 @@ def _prepare_claims(request: Request, state: ClusterState) -> _PreparedVolumes |
     refused: list[Refused] = []
     waiting: list[PendingClaim] = []
     for use in request.shape.claims:
-        found = state.volumes.settle(request.pod, use)
+        found = state.volumes.resolve_claim(request.pod, use)
         if isinstance(found, Refusal):
             return found
         if isinstance(found, PersistentVolume):
