@@ -188,7 +188,7 @@ class SchedulingCycle:
         """Register the pods' gangs and return the pods in queue order, with the members of a gang adjacent."""
         state = self.snapshot.state
         if policy is None:
-            state.gangs.register(pods)
+            state.gangs.register_queue(pods)
             return [pod for group in by_decision_time(pods, used_seconds) for pod in together(group)]
         order = policy.queue(pods, state, used_seconds)
         return order if policy.follows_placements else together(list(order))

@@ -73,7 +73,7 @@ class _Candidate(NamedTuple):
 def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = None) -> tuple[NearestFit, ...]:
     """Return the smallest changes of its request with which `pod`, which fits nowhere, would be placed now.
 
-    For a pod of an announced gang, the changes apply to all members with the same request; for a pod of an unknown
+    For a pod of a registered gang, the changes apply to all members with the same request; for a pod of an unknown
     gang the result is empty.
     """
     return tuple(change.fit for change in changes(scheduler, pod, budget))
@@ -267,7 +267,7 @@ class _GangSearch(_FieldSearch):
         gangs, members = self._scheduler.state.gangs, self.changed(candidate)
         groups, backoff_until = gangs.groups, gangs.backoff_until
         gangs.backoff_until = {key: until for key, until in backoff_until.items() if key != gang_key(self._pod)}
-        gangs.register(members)
+        gangs.register_queue(members)
         outcomes = [self._trial.schedule(member, preempts=False) for member in members]
         self._trial.settle()
         placed = sum(outcome.node is not None for outcome in outcomes)

@@ -2,13 +2,13 @@
 
 Two gangs that each reserve half of the resources that they need would deadlock. A rejected gang therefore reserves
 nothing, and its other members are not tried. The state tracks which members are placed, by any scheduler. A caller that
-has the complete queue *announces* it, so that the remaining members are known. A gang is rejected as soon as its placed
-and untried members together are fewer than the minimum, and remains rejected until the next announcement. The first
-member without a feasible node is recorded with its reasons. Without an announcement, members are registered as they
-arrive.
+has the complete queue registers it, so that the remaining members are known. A gang is rejected as soon as its placed
+and untried members together are fewer than the minimum, and remains rejected until the next queue is registered. The
+first member without a feasible node is recorded with its reasons. Without a registered queue, only the placed members
+are known.
 Source: Kubernetes scheduler-plugins, KEP-2 and KEP-42 (coscheduling).
 Invariants: `placed` equals a full scan of the placed pods; a copy of the registry has the placed members but no
-announcement.
+registered queue.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
 
 
 class GangMembers:
-    """Members of one gang in an announced queue, with the results of those that were tried.
+    """Members of one gang in a registered queue, with the results of those that were tried.
 
     `refusal` is why the gang was rejected. `breaker` is the first member without a feasible node, with its diagnosis;
     `never` holds the members that fit no node even when it is empty.
@@ -78,7 +78,7 @@ class GangMembers:
 
 
 class Gangs:
-    """Registry of PodGroups: the placed members of each gang, and its members in the queue that was registered."""
+    """Registry of PodGroups: the placed members of each gang, and its members in the registered queue."""
 
     def __init__(self) -> None:
         self.placed: dict[str, set[str]] = {}
@@ -98,7 +98,7 @@ class Gangs:
             if not members:
                 del self.placed[key]
 
-    def register(self, pods: Iterable[PodSpec]) -> None:
+    def register_queue(self, pods: Iterable[PodSpec]) -> None:
         """Set the complete list of pods that the caller will try, and discard the results of the previous list."""
         self.groups = {}
         for pod in pods:
@@ -113,14 +113,14 @@ class Gangs:
                 group.untried.add(pod.key)
 
     def mark_tried(self, pod: PodSpec) -> None:
-        """Mark an announced member as tried."""
+        """Mark a registered member as tried."""
         if pod.gang is not None:
             group = self.group_of(pod)
             if group is not None:
                 group.untried.discard(pod.key)
 
     def group_of(self, pod: PodSpec) -> GangMembers | None:
-        """Return the members of the pod's gang in the announced queue, or None if the pod was not announced."""
+        """Return the members of the pod's gang in the registered queue, or None if it lacks the pod."""
         group = self.groups.get(gang_key(pod) or "")
         return group if group is not None and pod.key in group.members else None
 

@@ -161,12 +161,12 @@ class Policy:
     def queue(
         self, pods: Sequence[PodSpec], state: ClusterState, behind: Mapping[str, float] | None = None
     ) -> Iterator[PodSpec]:
-        """Announce pods, given in submission order, and yield them in the order in which to try them on `state`.
+        """Register pods, given in submission order, and yield them in the order in which to try them on `state`.
 
         If the order follows placements, the caller must decide each pod before it draws the next. `behind` is described
         in `by_decision_time`.
         """
-        state.gangs.register(pods)
+        state.gangs.register_queue(pods)
         groups = by_decision_time(pods, behind or {})
         return chain.from_iterable(
             self._ordered(group, state, lambda pod: pod.key in state.placed_pods) for group in groups

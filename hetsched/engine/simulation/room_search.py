@@ -129,7 +129,7 @@ class RoomSearch:
         """Apply further steps (moves of units, placements of pods); if a step fails, undo all of them."""
         state = self.board.state
         mark, backoff_until = len(self._steps), dict(state.gangs.backoff_until)
-        state.gangs.register([step for step in steps if isinstance(step, PodSpec)])
+        state.gangs.register_queue([step for step in steps if isinstance(step, PodSpec)])
         for step in steps:
             done = self._pod(step) if isinstance(step, PodSpec) else self.board.move(step)
             if done is None:

@@ -137,4 +137,4 @@ def register_gang(state: ClusterState, decision: Decision) -> None:
     if gang is not None:
         members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)
         specs = (member.spec for member in members.order_by("id"))
-        state.gangs.register([spec for spec in specs if spec.key not in state.placed_pods])
+        state.gangs.register_queue([spec for spec in specs if spec.key not in state.placed_pods])

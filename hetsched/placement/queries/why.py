@@ -207,7 +207,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
     if pod.spec.gang is not None:
         members = Pod.objects.filter(cluster_id=pod.cluster_id, namespace=pod.namespace, gang=pod.gang)
         live = members.exclude(state__in=FINISHED).order_by("id").values_list("spec", flat=True)
-        state.gangs.register([item for item in live if item.key not in state.placed_pods])
+        state.gangs.register_queue([item for item in live if item.key not in state.placed_pods])
     scheduler = Scheduler(state, compiled)
     placed = scheduler.schedule(pod.spec, preempts=False)
     if placed.node is not None:

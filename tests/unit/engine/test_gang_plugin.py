@@ -1,4 +1,4 @@
-"""The gang plugin in the scheduling cycle, for announced queues and for pods that arrive one by one."""
+"""The gang plugin in the scheduling cycle, for registered queues and for pods that arrive one by one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def slots(count: int) -> list[NodeBuilder]:
 
 
 def run(deciding: Scheduler, pods: list[PodBuilder]) -> dict[str, Outcome]:
-    """Schedule a whole queue, announced as drivers do, and end it."""
+    """Schedule a whole queue, registered as drivers do, and end it."""
     queue = deciding.policy.queue([pod.build() for pod in pods], deciding.state)
     outcomes = {pod.name: deciding.schedule(pod) for pod in queue}
     deciding.settle()
@@ -204,11 +204,11 @@ def test_rejected_gang_is_retried_with_the_next_queue() -> None:
     assert len(placed(run(deciding, members("g", 3, 3)))) == 3
 
 
-# -- queues without an announcement
+# -- pods without a registered queue
 # -------------------------------------------------------------------------------------
 
 
-def test_unannounced_members_wait_for_each_other() -> None:
+def test_unregistered_members_wait_for_each_other() -> None:
     deciding = scheduler(slots(4), policy=gangs())
     first, second, third = (deciding.schedule(pod.build()) for pod in members("g", 3, 2))
     assert (first.is_waiting, second.is_waiting, third.is_waiting) == (False, False, False)
@@ -305,7 +305,7 @@ def test_no_gang_is_placed_partially(
 
 
 @given(sizes=GANGS, plain=st.integers(0, 3), order=st.integers(0, 5), room=st.integers(1, 14))
-def test_no_unannounced_gang_is_placed_partially(
+def test_no_unregistered_gang_is_placed_partially(
     sizes: list[tuple[int, int, int]], plain: int, order: int, room: int
 ) -> None:
     deciding = scheduler(slots(room), policy=gangs(timeout_seconds=60))
@@ -393,10 +393,10 @@ def test_ledger_matches_reservations_in_any_order() -> None:
     assert copy.gangs.placed == {"default/g": {"default/old", "default/new"}}
 
 
-def test_copy_has_no_announced_queue() -> None:
+def test_copy_has_no_registered_queue() -> None:
     state = cluster(slots(4))
     pod = a_pod().gang("g", 2).build()
-    state.gangs.register([pod])
+    state.gangs.register_queue([pod])
     assert state.gangs.group_of(pod) is not None
     assert state.fork().gangs.group_of(pod) is None
 

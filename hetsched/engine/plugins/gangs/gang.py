@@ -7,17 +7,17 @@ Rule, for a pod of a gang of which `min` members must run together:
                 PodGroup enough in the whole cluster. minResources beyond the empty cluster never fit
     Permit      `placed` counts the placed members and this one. placed >= min: allowed, with all waiting members;
                 otherwise the member waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
-    PostFilter  placed >= min: no effect. If the queue was announced, the remaining members are known: with
+    PostFilter  placed >= min: no effect. If the queue was registered, the remaining members are known: with
                 placed + untried >= min the members continue to wait; otherwise all waiting members are rejected and
-                the other members are not tried. Without an announced queue, the members continue to wait if the gap
+                the other members are not tried. Without a registered queue, the members continue to wait if the gap
                 (min - placed) / min is at most `gap_percent`; otherwise all waiting members are rejected
     Unreserve   rejects all waiting members when the reservation of a member is removed, by a time-out or otherwise
 A rejected gang backs off for `backoff_seconds`. A gang whose members have different priorities, or state different
 sizes of the gang, is misconfigured.
-No deadlock: a member waits only for announced, untried members, each of which is tried once, so every wait ends with
-the queue; unannounced members wait until their time-out. The scheduler removes the reservation of a rejected member in
-the same cycle, so two gangs never block each other's resources.
-Invariant: after an announced queue was tried, no gang with newly placed members has fewer than `min` members.
+No deadlock: a member waits only for registered, untried members, each of which is tried once, so every wait ends with
+the queue; members that are not registered wait until their time-out. The scheduler removes the reservation of a
+rejected member in the same cycle, so two gangs never block each other's resources.
+Invariant: after a registered queue was tried, no gang with newly placed members has fewer than `min` members.
 Source: Kubernetes scheduler-plugins, coscheduling (KEP-2, KEP-42; core/core.go, coscheduling.go). The checks of the
 remaining members and of the gang as a whole are specific to hetsched.
 """
@@ -301,7 +301,7 @@ def _without_least_resources(key: str, gang: GangMember, state: ClusterState) ->
 
 
 def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: ClusterState) -> Refusal | None:
-    """Return the reason why an announced gang cannot be placed, or None if the gang has to be tried."""
+    """Return the reason why a registered gang cannot be placed, or None if the gang has to be tried."""
     members = group.members.values()
     for template, field, values in (
         (_PRIORITIES, "spec.priority", {pod.priority for pod in members}),
