@@ -36,7 +36,7 @@ def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tupl
         return ()
     state = scheduler.state
     request = state.compile(pod)
-    rule = Rule(("anybody", pod.key), lambda placed: True)
+    rule = Rule(("any", pod.key), lambda placed: True)
     counted = scheduler.policy.counts_resources
     search = _EachNodeSearch(Attempt(scheduler, request), request, state, rule, counts_amounts=counted)
     found = sorted(search.choices(), key=lambda choice: (len(choice.victims), choice.cost))

@@ -91,7 +91,7 @@ def _keeps_free(rarity: Rarity, wanted: Mapping[int, frozenset[str]]) -> Callabl
 
 
 def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rarity) -> Move:
-    pods = search.helped_by(moved)
+    pods = search.pods_enabled_by(moved)
     names = [name for placed in moved.unit for name in rarity.properties(placed.row)]
     properties = joined(", ", dict.fromkeys(_WORDS[name] for name in names))
     text = Message(

@@ -44,7 +44,7 @@ def make_room(board: Board, units: Units, question: Question) -> SearchResult:
 
 
 def _room_move(board: Board, search: RoomSearch, moved: AppliedMove) -> Move:
-    pods = search.helped_by(moved)
+    pods = search.pods_enabled_by(moved)
     text = Message(
         "frees capacity for {pods} on {names}", pods=format_pods(pods, NAMED), names=node_names(board, moved)
     )

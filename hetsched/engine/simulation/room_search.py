@@ -117,7 +117,7 @@ class RoomSearch:
         """Undo all moves and placements of the search."""
         self._undo_to(0)
 
-    def helped_by(self, moved: AppliedMove) -> tuple[str, ...]:
+    def pods_enabled_by(self, moved: AppliedMove) -> tuple[str, ...]:
         """Return the keys of the pending pods that a move makes room for."""
         rows = {placed.row for placed in moved.unit}
         direct = tuple(outcome.pod.key for outcome in self.placed if outcome.row in rows)
