@@ -265,7 +265,7 @@ def build(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) ->
             uplink,
             instance=secrets.token_hex(8),
             started_at=rfc3339(datetime.now(UTC)),
-            gives_cards=options.devices,
+            assigns_gpus=options.devices,
             usage=lambda: meter.last,
         )
     cards = None

@@ -36,14 +36,14 @@ class Sender:
         *,
         instance: str,
         started_at: str,
-        gives_cards: bool = False,
+        assigns_gpus: bool = False,
         usage: Callable[[], MachineUsage | None] = lambda: None,
         pause: Pause | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._uplink = uplink
         self._named = {"instance": instance, "started_at": started_at}
-        self._gives_cards = gives_cards
+        self._assigns_gpus = assigns_gpus
         self._usage = usage
         self._pause = pause or Pause()
         self._clock = clock
@@ -147,7 +147,7 @@ class Sender:
             report=_add_pinned(report, pinned) if unsent else None,
             usage=self._usage(),
             pinned=pinned,
-            gives_cards=self._gives_cards,
+            assigns_gpus=self._assigns_gpus,
         )
         try:
             answer = self._uplink.send(message)

@@ -50,15 +50,15 @@ class Node:
         pods = self.kubelet.given.values()
         return {one for pod in pods for given in pod.values() for one in given.get(resource, ())}
 
-    def report(self, *, gives_cards: bool = True) -> None:
+    def report(self, *, assigns_gpus: bool = True) -> None:
         """Report the machine, and process the grants in the response."""
         self.sequence += 1
         isa = MachineIsa("x86", "x86-64-v3", level="x86-64-v3")
         report = AgentReport("n1", isa, (), (), CARDS, KubeletState(devices=self.kubelet.given))
-        if gives_cards:
+        if assigns_gpus:
             report = self.keeper.with_assigned(report)
         message = AgentMessage(
-            "n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(report), report, gives_cards=gives_cards
+            "n1", "a", "2026-11-21T10:00:00Z", self.sequence, digest_of(report), report, assigns_gpus=assigns_gpus
         )
         answer = self.door("POST", "agent/reports/", message, status=200).json()
         self.source.receive(msgspec.convert(answer, AgentAnswer))
@@ -132,7 +132,7 @@ def test_indistinguishable_pods_are_recorded_as_admitted(node: Node) -> None:
 def test_another_plugins_choice_is_followed(node: Node) -> None:
     placed("p", 2)
     node.kubelet.given = {"uid-p": {"main": {"nvidia.com/gpu": ("GPU-1",)}}}
-    node.report(gives_cards=False)
+    node.report(assigns_gpus=False)
     assert reserved() == {"p": [1]}
     assert HandedOut.objects.get().advisory
     assert check_invariants() == []

@@ -22,8 +22,8 @@ MOST_MESSAGE_BYTES = 4 << 20
 class AgentMessage(msgspec.Struct, frozen=True, rename="camel"):
     """One message; `instance` identifies the agent process, which was started at `started_at` (RFC 3339 UTC).
 
-    `gives_cards` means that the agent's device plugin assigns the GPUs, so that GPU grants are enforced and not only
-    advisory.
+    `assigns_gpus` (in JSON `givesCards`) means that the agent's device plugin assigns the GPUs, so that GPU grants are
+    enforced and not only advisory.
     """
 
     node: str
@@ -34,7 +34,7 @@ class AgentMessage(msgspec.Struct, frozen=True, rename="camel"):
     report: AgentReport | None = None
     usage: MachineUsage | None = None
     pinned: tuple[PinnedContainer, ...] | None = None
-    gives_cards: bool = False
+    assigns_gpus: bool = msgspec.field(default=False, name="givesCards")
 
 
 class NodeAllocation(msgspec.Struct, frozen=True, rename="camel"):

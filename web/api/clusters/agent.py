@@ -69,7 +69,7 @@ class AgentReportsView(ApiView):
         if report is not None and report.kubelet is not None and report.kubelet.devices:
             devices = _by_uid(cluster, message.node, report.kubelet.devices)
             uuids = {card.pci_address: card.uuid for card in report.gpus or () if card.pci_address and card.uuid}
-            reconcile_devices(cluster.pk, message.node, devices, advisory=not message.gives_cards, uuids=uuids)
+            reconcile_devices(cluster.pk, message.node, devices, advisory=not message.assigns_gpus, uuids=uuids)
         confidential = request.is_secure() or settings.HETSCHED_AGENT_KEYS_OVER_HTTP
         return answer(request, _answer(cluster, result.node, wanted=result.wanted, confidential=confidential))
 
