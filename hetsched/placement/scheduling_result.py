@@ -32,8 +32,8 @@ class Result(msgspec.Struct, frozen=True):
     """The decision for one pending pod. `node_id` is None unless the pod was placed; `evicted` lists victims.
 
     If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet.
-    `overridden` lists pods whose nominations are superseded. `room` is the hold's reservation for this pod, which is
-    freed when the pod's resources are reserved.
+    `overridden` lists pods whose nominations are superseded. `used_reservation` is the hold's reservation for this pod,
+    which is freed when the pod's resources are reserved.
     """
 
     waiting: PendingPod
@@ -51,7 +51,7 @@ class Result(msgspec.Struct, frozen=True):
     waits_for: tuple[WaitsFor, ...] = for_anything("scheduler", Message("a retry"))
     nominated: NominatedNode | None = None
     overridden: tuple[str, ...] = ()
-    room: ReservationUse | None = None
+    used_reservation: ReservationUse | None = None
 
     @property
     def nominated_node(self) -> str:

@@ -290,7 +290,7 @@ class SchedulingCycle:
         result = self._placed_result(pending, spec, assignment.outcome, assignment.top, ())
         template = "{said}, on the capacity reserved by hold {n}"
         summary = Message(template, said=result.summary, n=assignment.hold_id)
-        return msgspec.structs.replace(result, summary=summary, room=assignment.reservation)
+        return msgspec.structs.replace(result, summary=summary, used_reservation=assignment.reservation)
 
     def _nominate(
         self,
@@ -367,7 +367,7 @@ class SchedulingCycle:
                 began = time.perf_counter()
                 pending, evicted = results[position].waiting, results[position].evicted
                 # The pod used capacity of a hold, which the snapshot no longer contains although its row exists.
-                self.failed = self.failed or results[position].room is not None
+                self.failed = self.failed or results[position].used_reservation is not None
                 if results[position].nominated is not None:
                     evicted = ()  # evictions for a nominated pod were not requested yet
                 undone = self._undone_result(pending, self.specs[pending.policy], outcome, scheduler)

@@ -9,14 +9,14 @@ export function holdButton(words, question, answer, cluster) {
   const asItIs = !question.drain.length && !Object.keys(question.copies).length && !question.nodes.trim();
   if (!document.getElementById(fields) || !asItIs) return null;
   if (verdict !== "placed" || !placements.length || evictions.length || displaced.length) return null;
-  const button = element("button", { type: "button" }, words["keep-room"]);
+  const button = element("button", { type: "button" }, words["hold-capacity"]);
   button.addEventListener("click", async () => {
     const { manifest, policy } = question.body(cluster);
     const hold = await act({
       act: "/api/v1/holds/",
-      title: words["keep-room-title"],
-      text: words["keep-room-text"],
-      confirm: words["keep-room-confirm"],
+      title: words["hold-capacity-title"],
+      text: words["hold-capacity-text"],
+      confirm: words["hold-capacity-confirm"],
       more: fields,
       reason: "none",
       body: { manifest, cluster, ...(policy ? { policy } : {}) },

@@ -39,10 +39,10 @@ def cluster() -> Cluster:
 
 
 def held(cluster: Cluster, *names: str, node: str = "n1", revision: int | None = None, **more: object) -> Hold:
-    rooms = [HoldPart(a_pod(name).build(), node, EMPTY) for name in names or ("p",)]
+    parts = [HoldPart(a_pod(name).build(), node, EMPTY) for name in names or ("p",)]
     at = Cluster.objects.get(pk=cluster.pk).revision if revision is None else revision
     wish = {"policy": PolicyRef("hetsched", 1), "seconds": 60, "actor": ALICE, "owner": "me", **more}
-    return Hold.objects.get(pk=create_hold(cluster.pk, rooms, revision=at, **wish).hold_id)  # type: ignore[arg-type]
+    return Hold.objects.get(pk=create_hold(cluster.pk, parts, revision=at, **wish).hold_id)  # type: ignore[arg-type]
 
 
 def active() -> int:

@@ -21,13 +21,13 @@ def test_hold_is_created_extended_and_ended(visitor: Visitor) -> None:
     dialog.get_by_role("button", name="Hold capacity").click()
     page.wait_for_url(re.compile(r".*/holds/h-.*"))
     expect(page.get_by_role("heading", name="release 17")).to_be_visible()
-    address, rooms = page.url, page.locator("#rooms")
-    expect(rooms).to_contain_text("500 ‰")
+    address, reservations = page.url, page.locator("#reservations")
+    expect(reservations).to_contain_text("500 ‰")
 
-    rooms.locator("td a").first.click()
+    reservations.locator("td a").first.click()
     page.get_by_role("link", name="GPU", exact=True).click()
     expect(page.locator("td.holders", has_text="reserved for default/what-if")).to_contain_text("500 ‰")
-    expect(page.locator(".slices > .room").first).to_be_visible()
+    expect(page.locator(".slices > .held-capacity").first).to_be_visible()
 
     page.goto(address)
     page.get_by_role("button", name="Extend…").click()
@@ -39,7 +39,7 @@ def test_hold_is_created_extended_and_ended(visitor: Visitor) -> None:
     dialog.get_by_label("Reason").fill("not today")
     dialog.get_by_role("button", name="Cancel hold").click()
     expect(page.locator("#facts")).to_contain_text("not today")
-    expect(rooms).to_contain_text("no longer reserved")
+    expect(reservations).to_contain_text("no longer reserved")
 
 
 def test_unplaceable_manifest_cannot_be_held(visitor: Visitor) -> None:

@@ -86,8 +86,8 @@ def test_node_shows_held_capacity(viewer: Client, cluster: Cluster) -> None:
     for tab in ("gpu", "numa", "pods"):
         page = viewer.get(f"/nodes/n1/{tab}/").content.decode()
         assert f'<a href="/holds/{row.pk}/">reserved for default/release</a>' in page
-    assert 'class="owner-1 room"' in viewer.get("/nodes/n1/gpu/").content.decode()
-    assert "cpu-cell owner-1 room" in viewer.get("/nodes/n1/numa/").content.decode()
+    assert 'class="owner-1 held-capacity"' in viewer.get("/nodes/n1/gpu/").content.decode()
+    assert "cpu-cell owner-1 held-capacity" in viewer.get("/nodes/n1/numa/").content.decode()
 
 
 def test_workload_shows_its_hold(viewer: Client, cluster: Cluster) -> None:

@@ -89,9 +89,9 @@ def fleet(db: None, settings: Any) -> Cluster:
         "g", cluster=cluster, manifest=manifest, expectation=Expectation(nodes=("k1-0",)), actor=ALICE, reason="-"
     )
     at = Cluster.objects.get(pk=cluster.pk).revision
-    room = HoldPart(a_pod("release").build(), "k1-0", EMPTY)
+    part = HoldPart(a_pod("release").build(), "k1-0", EMPTY)
     create_hold(
-        cluster.pk, [room], revision=at, policy=PolicyRef("binpack", 1), seconds=600, actor=ALICE, owner="user:1"
+        cluster.pk, [part], revision=at, policy=PolicyRef("binpack", 1), seconds=600, actor=ALICE, owner="user:1"
     )
     create_token(role="submitter", name="CI", quota={"cpu": "8"})
     add_webhook(WebhookSettings("CI", "https://ci.example/"), owner="user:1", actor=ALICE, reason="-")

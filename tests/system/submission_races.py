@@ -80,9 +80,9 @@ def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
     given = _race(attempt, threads)
     row = Hold.objects.get(pk=hold)
-    rooms = Pod.objects.filter(hold=hold, origin=Pod.HELD, state="running").count()
+    held = Pod.objects.filter(hold=hold, origin=Pod.HELD, state="running").count()
     named = Workload.objects.filter(cluster=Cluster.objects.get(name=cluster), name__startswith=f"{key}-").count()
-    return {"state": row.state, "rooms": rooms, "submitted": named, "failed": sum(s >= 500 for s, _ in given)}
+    return {"state": row.state, "held": held, "submitted": named, "failed": sum(s >= 500 for s, _ in given)}
 
 
 def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any]:

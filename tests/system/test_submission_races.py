@@ -60,8 +60,8 @@ def test_each_object_is_created_once_by_concurrent_senders(plane: Plane, repeat:
     claim = ask("race_claim", key=f"c{repeat}", **of)
     assert claim == {"answers": {"202": 1, "409 HoldOver": THREADS - 1}}
     end = ask("race_end", key=f"e{repeat}", **of)
-    won = {"state": "claimed", "rooms": 1, "submitted": 1, "failed": 0}
-    lost = {"state": "cancelled", "rooms": 0, "submitted": 0, "failed": 0}
+    won = {"state": "claimed", "held": 1, "submitted": 1, "failed": 0}
+    lost = {"state": "cancelled", "held": 0, "submitted": 0, "failed": 0}
     assert end in (won, lost)
     plan = ask("race_plan", key=f"p{repeat}", **of)["answers"]
     assert plan.pop("202") == 1

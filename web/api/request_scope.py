@@ -84,8 +84,8 @@ def holds(subject: Subject) -> QuerySet[Hold]:
     rows = Hold.objects.all()
     if subject.namespaces is None:
         return rows
-    rooms = Pod.objects.filter(hold=OuterRef("pk"), origin=Pod.HELD)
-    inside = _all_inside(rooms, subject) & Exists(rooms)
+    reserved_pods = Pod.objects.filter(hold=OuterRef("pk"), origin=Pod.HELD)
+    inside = _all_inside(reserved_pods, subject) & Exists(reserved_pods)
     return rows.filter(Q(namespace__in=subject.namespaces) | Q(namespace="") & inside)
 
 

@@ -136,13 +136,13 @@ def question_texts() -> dict[str, Any]:
     """Return the texts of the what-if page, except those of its results."""
     return {
         "to-answer": _("go to the result"),
-        "keep-room": _("Hold this capacity…"),
-        "keep-room-title": _("Hold this capacity?"),
-        "keep-room-text": _(
+        "hold-capacity": _("Hold this capacity…"),
+        "hold-capacity-title": _("Hold this capacity?"),
+        "hold-capacity-text": _(
             "hetsched reserves the capacity for all pods or for none. The scheduler does not place other pods on "
             "this capacity until the hold is used, cancelled or expired."
         ),
-        "keep-room-confirm": _("Hold capacity"),
+        "hold-capacity-confirm": _("Hold capacity"),
         "take-away": _("Remove {name}"),
         "no-such-node": _("This node does not exist"),
         "drained": _("drained"),

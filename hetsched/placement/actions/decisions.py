@@ -88,7 +88,8 @@ def record(
                 _nominate(change, results)
             _move(change, results, deciding, revision, news_at)
             placed = [result for result in recorded if result.verdict is Verdict.PLACED]
-            use_capacity(change, [result.room.pod_id for result in placed if result.room is not None], CAME)
+            used = [result.used_reservation.pod_id for result in placed if result.used_reservation is not None]
+            use_capacity(change, used, CAME)
             change.reserve(
                 [reserved_pod(result) for result in placed], cluster.leader_epoch if epoch is None else epoch
             )
@@ -322,7 +323,7 @@ def decision_row(cluster: Cluster, result: Result, revision: int, snapshot: str,
         top=result.top,
         evictions=result.evicted,
         waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,
-        room=result.room.key if result.room is not None else "",
+        room=result.used_reservation.key if result.used_reservation is not None else "",
         nominated_node=result.nominated_node,
         created_at=now,
     )

@@ -69,7 +69,7 @@ class CreatedHold(msgspec.Struct, frozen=True):
 
 def create_hold(
     cluster_id: int,
-    rooms: Sequence[HoldPart],
+    parts: Sequence[HoldPart],
     *,
     revision: int,
     policy: PolicyRef,
@@ -90,13 +90,13 @@ def create_hold(
     """
     try:
         with write_transaction():
-            row = _reserve(cluster_id, rooms, revision, policy, _duration(seconds), actor, owner, note)
-            check_hold_quota(row, [room.spec for room in rooms], allowance)
+            row = _reserve(cluster_id, parts, revision, policy, _duration(seconds), actor, owner, note)
+            check_hold_quota(row, [part.spec for part in parts], allowance)
             response = {
                 "id": row.pk,
                 "state": row.state,
                 "expiresAt": rfc3339(row.expires_at),
-                "pods": [{"pod": room.spec.key, "node": room.node} for room in rooms],
+                "pods": [{"pod": part.spec.key, "node": part.node} for part in parts],
             }
             if idempotency_key:
                 IdempotencyKey.objects.create(
@@ -107,7 +107,7 @@ def create_hold(
         known = stored_hold(owner, idempotency_key, body_hash)
         if known is not None:
             return known
-        raise Contradiction(f"cluster {cluster_id}: {error}", len(rooms)) from error
+        raise Contradiction(f"cluster {cluster_id}: {error}", len(parts)) from error
     return CreatedHold(row.pk, response)
 
 
@@ -128,7 +128,7 @@ class _RepeatedHold(Exception):
 
 def submit_with_hold(
     cluster_id: int,
-    rooms: Sequence[HoldPart],
+    parts: Sequence[HoldPart],
     submit: Callable[[str], Submission],
     *,
     revision: int,
@@ -142,14 +142,14 @@ def submit_with_hold(
     """
     try:
         with write_transaction():
-            row = _reserve(cluster_id, rooms, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
+            row = _reserve(cluster_id, parts, revision, policy, CLAIMED, actor, owner, "planned", limited=False)
             submission = submit(row.pk)
             if submission.replayed:
                 raise _RepeatedHold(submission)  # rolls back the new hold
     except _RepeatedHold as twin:
         return twin.submission
     except IntegrityError as error:
-        raise Contradiction(f"cluster {cluster_id}: {error}", len(rooms)) from error
+        raise Contradiction(f"cluster {cluster_id}: {error}", len(parts)) from error
     return submission
 
 
@@ -273,7 +273,7 @@ def _duration(seconds: int) -> timedelta:
 
 def _reserve(
     cluster_id: int,
-    rooms: Sequence[HoldPart],
+    parts: Sequence[HoldPart],
     revision: int,
     policy: PolicyRef,
     lasting: timedelta,
@@ -284,8 +284,8 @@ def _reserve(
     limited: bool = True,
 ) -> Hold:
     """Create a hold and reserve its capacity, inside the caller's transaction."""
-    check_hold_parts(rooms)
-    namespaces = {room.spec.namespace for room in rooms}
+    check_hold_parts(parts)
+    namespaces = {part.spec.namespace for part in parts}
     # Lock these names before the cluster and its topics, in the order that submissions use.
     lock(lock_names(cluster_id, () if limited else namespaces, owner))
     cluster = advance(cluster_id, revision=revision)
@@ -307,39 +307,39 @@ def _reserve(
         note=note[:300],
         policy_name=policy.name,
         policy_version=policy.version,
-        pod_count=len(rooms),
+        pod_count=len(parts),
         created_at=change.now,
         expires_at=Now() + lasting,
     )
     row.refresh_from_db(fields=["expires_at"])
-    node_ids = _nodes(cluster, {room.node for room in rooms})
-    pods = [_row(change, row, room, node_ids[room.node], at) for at, room in enumerate(rooms)]
+    node_ids = _nodes(cluster, {part.node for part in parts})
+    pods = [_row(change, row, part, node_ids[part.node], at) for at, part in enumerate(parts)]
     Pod.objects.bulk_create(pods, batch_size=500)
     reserved = [
-        ReservedPod(pod.pk, node_ids[room.node], pod.spec, room.allocation)
-        for pod, room in zip(pods, rooms, strict=True)
+        ReservedPod(pod.pk, node_ids[part.node], pod.spec, part.allocation)
+        for pod, part in zip(pods, parts, strict=True)
     ]
     change.reserve(reserved, cluster.leader_epoch)
     audit(
         actor=actor.name, role=actor.role, action="hold.create", obj=row,
-        details={"cluster": cluster.name, "pods": len(rooms), "until": rfc3339(row.expires_at)},
+        details={"cluster": cluster.name, "pods": len(parts), "until": rfc3339(row.expires_at)},
     )  # fmt: skip
     change.close()
     return row
 
 
-def check_hold_parts(rooms: Sequence[HoldPart]) -> None:
+def check_hold_parts(parts: Sequence[HoldPart]) -> None:
     """Reject pods for which a hold cannot reserve capacity. Raises: InputError `HoldNotPossible`."""
-    if not 1 <= len(rooms) <= MOST_PODS:
-        message = Message("a hold must have 1 to {n} pods, not {m}", n=MOST_PODS, m=len(rooms))
+    if not 1 <= len(parts) <= MOST_PODS:
+        message = Message("a hold must have 1 to {n} pods, not {m}", n=MOST_PODS, m=len(parts))
         raise InputError("HoldNotPossible", message, place="manifest")
-    for room in rooms:
-        if room.spec.shape.claims or room.spec.shape.devices:
+    for part in parts:
+        if part.spec.shape.claims or part.spec.shape.devices:
             raise InputError(
                 "HoldNotPossible",
                 Message(
                     "{pod} uses volume or device claims, which a hold cannot reserve",
-                    pod=room.spec.key,
+                    pod=part.spec.key,
                 ),
                 place="manifest",
                 hint="Submit the pod without a hold",
@@ -356,14 +356,14 @@ def _nodes(cluster: Cluster, names: set[str]) -> dict[str, int]:
     return found
 
 
-def _row(change: ClusterTransaction, row: Hold, room: HoldPart, node_id: int, at: int) -> Pod:
-    was = room.spec
+def _row(change: ClusterTransaction, row: Hold, part: HoldPart, node_id: int, at: int) -> Pod:
+    was = part.spec
     name = f"{was.name[:_NAME]}{MARK}{row.pk}" + (f".{at}" if was.name[_NAME:] else "")
     spec: PodSpec = msgspec.structs.replace(
         was, name=name, uid="", gang=None, gates=(), controller_uid="", preemptible=False, stays="hold", node_name="",
         allocation=None,
     )  # fmt: skip
-    pod = Pod.charged(change.cluster, spec, node_id, room.allocation, change.now)
+    pod = Pod.charged(change.cluster, spec, node_id, part.allocation, change.now)
     pod.origin, pod.hold = Pod.HELD, row
     pod.message = Message("capacity for {pod}, reserved by {name}", pod=was.key, name=row.held_by)
     return pod

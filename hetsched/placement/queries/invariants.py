@@ -295,9 +295,9 @@ def _reservations(cluster: Cluster) -> Iterator[Violation]:
     nominated = Nomination.objects.filter(cluster=cluster, active=True)
     for nomination in nominated.exclude(pod__state__in=[state.value for state in QUEUED]).select_related("pod"):
         yield Violation("I8", nomination.pod.key, f"is {nomination.pod.state} but still nominated")
-    rooms = pods.filter(origin=Pod.HELD, state__in=holding)
-    for room in rooms.exclude(hold__state__in=Hold.OPEN).only("namespace", "name"):
-        yield Violation("I8", room.key, "is reserved capacity of a hold that has ended")
+    held_pods = pods.filter(origin=Pod.HELD, state__in=holding)
+    for held_pod in held_pods.exclude(hold__state__in=Hold.OPEN).only("namespace", "name"):
+        yield Violation("I8", held_pod.key, "is reserved capacity of a hold that has ended")
     ahead = Reservation.objects.filter(cluster=cluster).filter(
         Q(leader_epoch__gt=cluster.leader_epoch) | Q(revision__gt=cluster.revision)
     )

@@ -283,18 +283,18 @@ def _common(row: Hold, redaction: Redaction) -> dict[str, Any]:
 
 
 def _detail(row: Hold, redaction: Redaction) -> HoldDetail:
-    rooms = Pod.objects.filter(hold=row, origin=Pod.HELD).select_related("node").defer("spec", "node__report")
+    reserved_pods = Pod.objects.filter(hold=row, origin=Pod.HELD).select_related("node").defer("spec", "node__report")
     return HoldDetail(
-        **_common(row, redaction), policy_version=row.policy_version, pods=[_held_pod(pod) for pod in rooms]
+        **_common(row, redaction), policy_version=row.policy_version, pods=[_held_pod(pod) for pod in reserved_pods]
     )
 
 
-def _held_pod(room: Pod) -> HeldPod:
-    allocation = room.allocation
+def _held_pod(pod: Pod) -> HeldPod:
+    allocation = pod.allocation
     return HeldPod(
-        pod=room.key,
-        node=room.node.name if room.node else "",
-        held=room.state == State.RUNNING.value,
+        pod=pod.key,
+        node=pod.node.name if pod.node else "",
+        held=pod.state == State.RUNNING.value,
         cpus=tuple(zone.cpus for zone in allocation.zones if zone.cpus) if allocation else (),
         gpus=allocation.gpus if allocation else (),
     )

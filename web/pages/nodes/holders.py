@@ -17,11 +17,11 @@ from ..amounts import amount_words
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Name and page of a holder; `room` is true if the holder is the reserved capacity of a hold."""
+    """Name and page of a holder; `is_reserved` is true if the holder is the reserved capacity of a hold."""
 
     name: str
     url: str
-    room: bool
+    is_reserved: bool
 
 
 def holder_of(pod: Pod) -> Holder:

@@ -51,7 +51,7 @@ def core_map(node: Node, reservations: Held, candidate: CandidateUse) -> Context
         "numa": shown,
         "zones": boxes,
         "uncounted": any(box["memory"] and box["memory"]["uncounted"] for box in boxes),
-        "kept": any(owner.room for owner in owners.values()),
+        "kept": any(owner.is_reserved for owner in owners.values()),
         "unplaced_cards": [card.card for card in cards if card.card.numa_zone is None] if zones else [],
         "distances": _distances(zones),
         "predictions": _predictions(shown, reservations),

@@ -144,22 +144,22 @@ def hold(shell: Shell, pk: str) -> HttpResponseBase:
     shell.select_cluster(row.cluster)
     shell.follow(cluster_topic(row.cluster))
     row = seen.get(pk=pk)  # read again, so that the row is not older than the topic's revision in the page
-    rooms = Reservation.objects.filter(pod__hold=row, pod__origin=Pod.HELD).select_related("pod", "node")
-    shown = rooms.defer("pod__spec", "node__report").order_by("id")[:MOST_PODS_SHOWN]
+    reservations = Reservation.objects.filter(pod__hold=row, pod__origin=Pod.HELD).select_related("pod", "node")
+    shown = reservations.defer("pod__spec", "node__report").order_by("id")[:MOST_PODS_SHOWN]
     return shell.render(
         "hold",
         {
             "hold": row,
             "label": LABELS[row.state],
             "tone": _TONES.get(row.state, ""),
-            "rooms": [
+            "reservations": [
                 {
-                    **reservation_row(room),
-                    "node": room.node.name,
-                    "kept": room.active,
-                    "given": room.release_reason == CAME,
+                    **reservation_row(reservation),
+                    "node": reservation.node.name,
+                    "kept": reservation.active,
+                    "given": reservation.release_reason == CAME,
                 }
-                for room in shown
+                for reservation in shown
             ],
             "more": max(0, row.pod_count - MOST_PODS_SHOWN),
             "acts": on_hold(row, subject),
