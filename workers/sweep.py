@@ -35,8 +35,8 @@ from hetsched.placement.actions import (
     delete_former_reservations,
     delete_summaries,
     end_holds,
-    project_placements,
     prune_holds,
+    write_placement_effects,
 )
 from hetsched.placement.actions.evictions import due_evictions, overdue_nominations
 from hetsched.placement.actions.gangs import has_incomplete_gangs, settle_incomplete_gangs
@@ -101,8 +101,8 @@ def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], obj
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield partial(report_staleness, cluster.pk)
-    if cluster.unprojected_since is not None:  # the process that would have projected the placements has ended
-        yield partial(project_placements, cluster.pk)
+    if cluster.effects_due_since is not None:  # the process that placed the pods has ended
+        yield partial(write_placement_effects, cluster.pk)
 
 
 def _wake_conditions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -100,8 +100,8 @@ def advance(
     """Raise the cluster's revision by 1, lock its row, and return the current row.
 
     With `is_exact`, any commit after `revision` is a conflict. Set `places` if the transaction inserts reservations:
-    decisions in progress become void, and a later transaction (`project_placements`) adds the reservations to the node
-    loads.
+    decisions in progress become void, and a later transaction (`write_placement_effects`) adds the reservations to the
+    node loads.
     Raises: Conflict if a decision based on `revision` is void, or if `epoch` is not the current leader's epoch.
     """
     earliest, latest = (0, _ANY) if epoch is None else (epoch, epoch)

@@ -29,7 +29,7 @@ from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, can_bind_now, project_placements
+from hetsched.placement.actions import Conflict, can_bind_now, write_placement_effects
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
 
@@ -46,7 +46,8 @@ LARGE_CLUSTER_NODES = 1000  # from this size on, loading a snapshot takes second
 MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while the next batch is decided
 MAX_BINDINGS = 400
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
-PROJECT_SECONDS = 0.6  # longest delay of `project_placements`; confirming the bindings usually does its work earlier
+# Longest delay of `write_placement_effects`; confirming the bindings usually does its work earlier.
+EFFECTS_SECONDS = 0.6
 log = structlog.get_logger(__name__)
 
 
@@ -73,7 +74,7 @@ class InformerHost:
         self._due = True
         self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
         self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name, MAX_BATCH_PODS)
-        self._projection_due_at: float | None = None  # when to write the effects of committed placements
+        self._effects_due_at: float | None = None  # when to write the effects of committed placements
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
         self._refresh_task: Future[None] | None = None
@@ -112,8 +113,8 @@ class InformerHost:
             self._check_lease_next()
         if batch.results:
             self.bindings.start(self._lease, batch.results)
-            if self._projection_due_at is None:
-                self._projection_due_at = now + PROJECT_SECONDS
+            if self._effects_due_at is None:
+                self._effects_due_at = now + EFFECTS_SECONDS
         return batch
 
     @property
@@ -130,7 +131,7 @@ class InformerHost:
         more = self._decide()
         now = time.monotonic()
         self.bindings.confirm_due(now, is_idle=not (has_events or has_arrivals or more))
-        self._project_placements(now)
+        self._write_placement_effects(now)
         self._wake_reports(now, more or has_arrivals)
         return more
 
@@ -199,11 +200,11 @@ class InformerHost:
         """Renew the lease before the next decision, to find out if another leader was elected."""
         self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
 
-    def _project_placements(self, now: float) -> None:
+    def _write_placement_effects(self, now: float) -> None:
         """Write the effects of committed placements on other rows, unless another transaction wrote them already."""
-        if self._projection_due_at is not None and now >= self._projection_due_at:
-            self._projection_due_at = None
-            project_placements(self._cluster.pk)
+        if self._effects_due_at is not None and now >= self._effects_due_at:
+            self._effects_due_at = None
+            write_placement_effects(self._cluster.pk)
 
     def _report_later(self) -> None:
         if self._unreported_since is None:

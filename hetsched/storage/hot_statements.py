@@ -105,11 +105,11 @@ ADVANCE = PreparedUpdate(
     ),
     revision=F("revision") + 1,
     decisive_revision=_if_places(_NEXT, F("decisive_revision")),
-    unprojected_since=_if_places(Coalesce(F("unprojected_since"), _NEXT), F("unprojected_since")),
+    effects_due_since=_if_places(Coalesce(F("effects_due_since"), _NEXT), F("effects_due_since")),
 )
 """Raise a cluster's revision if a decision on `revision` is not void; returns the row. Locks it, so it runs first.
 
-`places` 1: the transaction reserves resources and leaves their projection to a later one.
+`places` 1: the transaction reserves resources and leaves their effects on other rows to a later one.
 """
 
 

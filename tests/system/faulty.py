@@ -29,8 +29,8 @@ POINTS = {
     "c1": "decided, nothing written",
     "c2": "amid the rows of a reservation",
     "c3": "committed, not bound yet",
-    "c13": "committed and bound, not projected yet",
-    "c14": "projected, not committed yet",
+    "c13": "committed and bound, effects not written yet",
+    "c14": "effects written, not committed yet",
     "c10": "two of a gang are bound, the others not",
     "c4": "a binding was sent, its answer is not read",
     "c5": "the answer is read, and not written",
@@ -105,8 +105,8 @@ def _is_of_a_gang(api: Any, method: str, path: str, *_: Any, **more: Any) -> boo
     return _is_binding(api, method, path, **more) and "/gang-" in path
 
 
-def _has_projection(change: Any) -> bool:
-    return change.cluster.unprojected_since is not None
+def _has_due_effects(change: Any) -> bool:
+    return change.cluster.effects_due_since is not None
 
 
 def _frees(cluster_id: int, changes: Any, **_: Any) -> bool:
@@ -132,8 +132,8 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     points.around(rows, "insert", after="c2")
     points.around(scheduling_loop, "record", after="c3")
     points.around(arrivals, "record_placed_arrivals", after="c3")
-    points.around(ClusterTransaction, "_project_placements", before="c13", when=_has_projection)
-    points.around(ClusterTransaction, "_project_placements", after="c14", when=_has_projection)
+    points.around(ClusterTransaction, "_write_placement_effects", before="c13", when=_has_due_effects)
+    points.around(ClusterTransaction, "_write_placement_effects", after="c14", when=_has_due_effects)
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)
     points.around(binding_cycle, "apply_while_binding", before="c5")

@@ -15,7 +15,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
-from hetsched.placement.actions import Conflict, apply_changes, project_placements
+from hetsched.placement.actions import Conflict, apply_changes, write_placement_effects
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
@@ -179,13 +179,13 @@ def test_name_of_a_live_pod_is_a_conflict(cluster: Cluster, lease: Lease) -> Non
     assert_state_agrees(cluster)
 
 
-def test_next_transaction_projects_the_placement_once(cluster: Cluster, lease: Lease) -> None:
+def test_next_transaction_writes_the_effects_of_a_placement_once(cluster: Cluster, lease: Lease) -> None:
     place(lease, a_pod("p").cpu(2))
-    assert Cluster.objects.get().unprojected_since is not None
+    assert Cluster.objects.get().effects_due_since is not None
     for _ in range(2):
-        project_placements(cluster.pk)
+        write_placement_effects(cluster.pk)
     live = Cluster.objects.get()
-    assert (live.unprojected_since, live.requested["cpu"], Node.objects.get().requested["cpu"]) == (None, 2000, 2000)
+    assert (live.effects_due_since, live.requested["cpu"], Node.objects.get().requested["cpu"]) == (None, 2000, 2000)
     assert Node.objects.get().pods == 1
     workload = Workload.objects.get()
     assert (workload.state, [state for state, _ in workload.history]) == ("binding", ["pending", "binding"])
@@ -196,14 +196,14 @@ def test_next_transaction_projects_the_placement_once(cluster: Cluster, lease: L
     assert_state_agrees(cluster)
 
 
-def test_placements_of_two_transactions_are_projected_together(cluster: Cluster, lease: Lease) -> None:
+def test_effects_of_two_transactions_are_written_together(cluster: Cluster, lease: Lease) -> None:
     place(lease, a_pod("a").cpu(1))
     place(lease, a_pod("b").cpu(2))
-    project_placements(cluster.pk)
+    write_placement_effects(cluster.pk)
     assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (3000, 2)
 
 
-def test_end_of_an_unprojected_pod_leaves_no_load(cluster: Cluster, lease: Lease) -> None:
+def test_end_of_a_pod_without_written_effects_leaves_no_load(cluster: Cluster, lease: Lease) -> None:
     place(lease, a_pod("p").cpu(2))
     gone = arriving(a_pod("p"))
     apply_changes(cluster.pk, Changes(pods_gone=[gone.key], stopped={gone.uid}), epoch=1)

@@ -61,14 +61,14 @@ class Cluster(models.Model):
 
     # Event -> revision of its latest occurrence. A pod that becomes unschedulable is requeued immediately if an event
     # that may make it schedulable occurred after the revision of its decision.
-    stirred = models.JSONField(_("changes"), default=dict, blank=True, editable=False)
+    event_revisions = models.JSONField(_("changes"), default=dict, blank=True, editable=False, db_column="stirred")
 
     # Recent decision time per namespace, so that no namespace takes all of the scheduler's time.
     decision_time = models.JSONField(_("decision time"), default=dict, blank=True, editable=False)
 
     # The first revision whose placements are not yet counted in node loads and workloads; None if all are counted. See
     # `ClusterTransaction` in `placement.actions.change`.
-    unprojected_since = models.BigIntegerField(null=True, blank=True, editable=False)
+    effects_due_since = models.BigIntegerField(null=True, blank=True, editable=False, db_column="unprojected_since")
 
     # Reservations that ended at or before this revision may be deleted, so a snapshot of an earlier revision must
     # reload.

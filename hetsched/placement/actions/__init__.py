@@ -32,7 +32,7 @@ from .retention import (
 from .submissions import Submission, submit
 from .transfer import export_cluster, import_cluster
 from .watch.batches import apply_changes
-from .watch.placed_arrivals import project_placements
+from .watch.placed_arrivals import write_placement_effects
 from .watch.pod_transitions import BatchOutcome
 
 __all__ = [
@@ -59,7 +59,6 @@ __all__ = [
     "export_cluster",
     "extend_hold",
     "import_cluster",
-    "project_placements",
     "prune_holds",
     "reconcile_devices",
     "record",
@@ -73,4 +72,5 @@ __all__ = [
     "submit",
     "submit_live",
     "submit_with_hold",
+    "write_placement_effects",
 ]

@@ -168,13 +168,13 @@ class ClusterTransaction:
 
     def _requeue(self, *events: Event) -> None:
         requeue_pods(self.cluster, events, write=False)
-        self._columns.add("stirred")
+        self._columns.add("event_revisions")
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, decisions: Sequence[Decision] = ()) -> None:
         """Write and publish the results of the moves and reservations; pod counts may be published later."""
-        decisions = [*self._project_placements(), *decisions]
+        decisions = [*self._write_placement_effects(), *decisions]
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
         if nodes:
             self._columns.update(TOTALS)
@@ -195,17 +195,17 @@ class ClusterTransaction:
             patches[DECISIONS] = lambda: decisions_patch(self.cluster, decisions)
         publish_many(patches)
 
-    def _project_placements(self) -> list[Decision]:
+    def _write_placement_effects(self) -> list[Decision]:
         """Write the effects of placements that `record_placed_arrivals` committed; return the decisions to publish.
 
         The position is a column of the locked cluster, so these effects are written exactly once for each placement.
         """
-        since = self.cluster.unprojected_since
+        since = self.cluster.effects_due_since
         if since is None:
             return []
         # Reservations of this transaction have the current revision; `reserve` adds their effects.
         rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
-        placed = list(rows.select_related("pod").only(*_PROJECTED).order_by("id"))
+        placed = list(rows.select_related("pod").only(*_EFFECT_COLUMNS).order_by("id"))
         decided = _first_decisions([reservation.pod_id for reservation in placed])
         change_many(_DECIDED_BY, [(decision_id, pod_id) for pod_id, decision_id in decided.items()])
         pods_of: dict[str, int] = defaultdict(int)
@@ -219,8 +219,8 @@ class ClusterTransaction:
             SYSTEM, "workload.submit", [(("workload", key), {**details, "pods": n}) for key, n in pods_of.items()]
         )
         self._requeue(Event.POD_PLACED)
-        self.cluster.unprojected_since = None
-        self._columns.add("unprojected_since")
+        self.cluster.effects_due_since = None
+        self._columns.add("effects_due_since")
         # The feed shows only the latest decisions.
         latest = Decision.objects.filter(pk__in=sorted(decided.values())[-LATEST:])
         return list(latest.defer("allocation", "reasons", "top", "evictions", "waits_for").order_by("id"))
@@ -259,8 +259,8 @@ class ClusterTransaction:
         return True
 
 
-# The columns of a reservation and its pod that `_project_placements` reads.
-_PROJECTED = (
+# The columns of a reservation and its pod that `_write_placement_effects` reads.
+_EFFECT_COLUMNS = (
     "node_id", "requests", "allocation", "created_at", "pod__namespace", "pod__name", "pod__workload_id",
 )  # fmt: skip
 _DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s"  # noqa: S608

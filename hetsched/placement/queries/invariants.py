@@ -126,15 +126,15 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     held: dict[int, Counter[str]] = defaultdict(Counter)
     ours: dict[int, Counter[str]] = defaultdict(Counter)
     undecided: dict[int, Counter[str]] = defaultdict(Counter)
-    projected: dict[int, Counter[str]] = defaultdict(Counter)
-    resized, unprojected = _resized(cluster), set(_unprojected(cluster).values_list("id", flat=True))
+    expected_loads: dict[int, Counter[str]] = defaultdict(Counter)
+    resized, without_effects = _resized(cluster), set(_without_effects(cluster).values_list("id", flat=True))
     rows = Reservation.objects.filter(cluster=cluster, active=True)
     columns = rows.values_list("id", "node_id", "requests", "allocation", "pod__origin")
     for pk, node_id, requests, allocation, origin in columns:
         held[node_id].update(requests)
-        if pk not in unprojected:
-            projected[node_id].update(requests)
-            projected[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
+        if pk not in without_effects:
+            expected_loads[node_id].update(requests)
+            expected_loads[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
         if pk in resized:
             undecided[node_id].update(requests)
         elif origin in Pod.GRANTED:
@@ -144,8 +144,8 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
         sums = held[node.pk]
         stated = Counter({**node.requested, "#pods": node.pods, "#gpu": node.gpu_milli_used})
         totals.update(stated)
-        if +stated != +projected[node.pk]:
-            expected = dict(projected[node.pk])
+        if +stated != +expected_loads[node.pk]:
+            expected = dict(expected_loads[node.pk])
             yield Violation("I2", node.name, f"load columns {dict(stated)} differ from the sum {expected}")
         for resource, amount in ours[node.pk].items():
             if resource in GPU_RESOURCES and node.report.gpus is not None:
@@ -160,9 +160,9 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
         yield Violation("I2", cluster.name, f"totals {dict(stated)} differ from the sum {dict(totals)}")
 
 
-def _unprojected(cluster: Cluster) -> QuerySet[Reservation]:
+def _without_effects(cluster: Cluster) -> QuerySet[Reservation]:
     """Return the reservations whose effects on other rows (node loads, workload states) are not written yet."""
-    since = cluster.unprojected_since
+    since = cluster.effects_due_since
     rows = Reservation.objects.filter(cluster=cluster)
     return rows.none() if since is None else rows.filter(revision__gte=since)
 
@@ -289,7 +289,7 @@ def _reservations(cluster: Cluster) -> Iterator[Violation]:
     elsewhere = Reservation.objects.filter(cluster=cluster, active=True).exclude(node=F("pod__node"))
     for reservation in elsewhere.select_related("pod"):
         yield Violation("I8", reservation.pod.key, "has a reservation on a node other than its own")
-    decided = Q(decision__verdict="placed") | Q(pk__in=_unprojected(cluster).values("pod"))
+    decided = Q(decision__verdict="placed") | Q(pk__in=_without_effects(cluster).values("pod"))
     for undecided in pods.filter(state__in=holding, origin__in=Pod.OURS).exclude(decided):
         yield Violation("I8", undecided.key, f"is {undecided.state} without a decision that placed it")
     nominated = Nomination.objects.filter(cluster=cluster, active=True)
@@ -315,10 +315,10 @@ def _workloads(cluster: Cluster) -> Iterator[Violation]:
         states[workload_id][state] += count
     known = {state.value for state in State}
     submitted = set(AuditEntry.objects.filter(action="workload.submit").values_list("object_name", flat=True))
-    projected = Workload.objects.filter(cluster=cluster).exclude(
-        pk__in=_unprojected(cluster).values("pod__workload"), state=State.PENDING.value
+    with_effects = Workload.objects.filter(cluster=cluster).exclude(
+        pk__in=_without_effects(cluster).values("pod__workload"), state=State.PENDING.value
     )
-    for pk, stated, pod_count in projected.values_list("id", "state", "pod_count"):
+    for pk, stated, pod_count in with_effects.values_list("id", "state", "pod_count"):
         counted = states[pk]
         if counted.total() != pod_count or set(counted) - known:
             yield Violation("I15", pk, f"{pod_count} pods were submitted, but the pods are {dict(counted)}")

@@ -38,16 +38,16 @@ def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = F
     """Record these events and queue the pods registered for any of them; return the number of pods.
 
     The caller must have locked the cluster with `advance`. If `at_once` is True, the pods skip their back-off. If
-    `write` is False, the caller writes the column `stirred`.
+    `write` is False, the caller writes the column `event_revisions`.
     """
     happened = sorted(set(events))
     if not happened:
         return 0
-    recorded = {**cluster.stirred, **{event.value: cluster.revision for event in happened}}
-    if recorded != cluster.stirred:
-        cluster.stirred = recorded
+    recorded = {**cluster.event_revisions, **{event.value: cluster.revision for event in happened}}
+    if recorded != cluster.event_revisions:
+        cluster.event_revisions = recorded
         if write:
-            write_columns([cluster], ("stirred",))
+            write_columns([cluster], ("event_revisions",))
     if at_once:
         return _rejected_pods(cluster.pk, happened).update(queued=True, flushed=False, not_before=None)
     return QUEUE_PODS(cluster=cluster.pk, states=_REJECTED_STATES, bits=bits(happened))
@@ -55,7 +55,7 @@ def requeue_pods(cluster: Cluster, events: Iterable[Event], *, at_once: bool = F
 
 def happened_since(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int) -> bool:
     """Return True if an event registered by one of these hints happened after `revision`."""
-    return any(cluster.stirred.get(event.value, 0) > revision for hint in waits for event in hint.events)
+    return any(cluster.event_revisions.get(event.value, 0) > revision for hint in waits for event in hint.events)
 
 
 def requeue_timed_out_pods(cluster_id: int) -> None:

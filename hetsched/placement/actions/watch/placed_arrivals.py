@@ -73,7 +73,7 @@ def record_placed_arrivals(
     return PlacedArrivals(cluster.revision, results)
 
 
-def project_placements(cluster_id: int) -> None:
+def write_placement_effects(cluster_id: int) -> None:
     """Write and publish the effects of committed placements on nodes, workloads and pending pods."""
     with write_transaction():
         ClusterTransaction(advance(cluster_id)).close()
