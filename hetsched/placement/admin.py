@@ -260,7 +260,7 @@ class RebalanceMoves(admin.TabularInline):
     """Read-only list of a rebalance plan's moves on the page of the plan."""
 
     model = RebalanceMove
-    fields = ("step", "pod_key", "source", "target", "state", "came_to", "message")
+    fields = ("step", "pod_key", "source", "target", "state", "actual_node", "message")
     readonly_fields = fields
     extra = 0
     can_delete = False

@@ -17,7 +17,7 @@ from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, 
 from hetsched.contracts.objects.allocation import CardGrant
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import begin_binding
-from hetsched.placement.models import HandedOut, Pod, Reservation
+from hetsched.placement.models import DevicePluginAllocation, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_card, a_node, a_pod
 from tests.situations import a_cluster, placing, recorded, submitted
@@ -104,7 +104,7 @@ def test_container_gets_the_decided_gpus(node: Node) -> None:
     node.report()
     assert admitted(node, "p", insisting_on=("GPU-0",)) == "GPU-2"
     node.report()
-    row = HandedOut.objects.get()
+    row = DevicePluginAllocation.objects.get()
     assert (row.advisory, row.cards, [card.index for card in row.granted]) == (False, (2,), [2])
     assert reserved() == {"p": [2]}
 
@@ -125,7 +125,7 @@ def test_indistinguishable_pods_are_recorded_as_admitted(node: Node) -> None:
     node.report()
     assert sorted(given.values()) == ["GPU-0", "GPU-2"]
     assert reserved() == {name: [int(card[4:])] for name, card in given.items()}
-    assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
+    assert set(DevicePluginAllocation.objects.values_list("problem", flat=True)) == {""}
     assert check_invariants() == []
 
 
@@ -134,7 +134,7 @@ def test_another_plugins_choice_is_followed(node: Node) -> None:
     node.kubelet.given = {"uid-p": {"main": {"nvidia.com/gpu": ("GPU-1",)}}}
     node.report(assigns_gpus=False)
     assert reserved() == {"p": [1]}
-    assert HandedOut.objects.get().advisory
+    assert DevicePluginAllocation.objects.get().advisory
     assert check_invariants() == []
 
 
@@ -152,4 +152,4 @@ def test_a_plugin_that_names_cards_by_their_pci_address_is_followed(api: Callabl
     message = AgentMessage("n1", "a", "2026-11-21T10:00:00Z", 1, digest_of(report), report)
     api("agent")("POST", "agent/reports/", message, status=200)
     assert [card.index for card in Reservation.objects.get(active=True).allocation.gpus] == [1]
-    assert HandedOut.objects.get().problem == ""
+    assert DevicePluginAllocation.objects.get().problem == ""

@@ -9,7 +9,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import details_of
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import DeviceChanges, reconcile_devices
-from hetsched.placement.models import HandedOut, Pod, Reservation
+from hetsched.placement.models import DevicePluginAllocation, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from tests.builders import PodBuilder, a_card, a_node, a_pod
@@ -57,7 +57,7 @@ def test_pod_is_recorded_on_its_actual_gpu() -> None:
         pass
     assert report_devices(cluster, p=["GPU-1"]) == DeviceChanges(("default/p",), {})
     assert reserved() == {"p": [(1, "GPU-1", 40960)]}
-    row = HandedOut.objects.get()
+    row = DevicePluginAllocation.objects.get()
     assert (row.advisory, row.cards, row.problem) == (True, (1,), "")
     assert [card.index for card in row.granted] == [0]
     allocation = Pod.objects.get(name="p").allocation
@@ -73,7 +73,7 @@ def test_known_assignment_writes_nothing() -> None:
     revision = Cluster.objects.get(pk=cluster.pk).revision
     assert report_devices(cluster, p=["GPU-1"]) == DeviceChanges()
     assert Cluster.objects.get(pk=cluster.pk).revision == revision
-    assert [card.index for card in HandedOut.objects.get().granted] == [0]
+    assert [card.index for card in DevicePluginAllocation.objects.get().granted] == [0]
 
 
 def test_swapped_gpus_are_recorded() -> None:
@@ -93,7 +93,7 @@ def test_pod_without_an_assignment_moves_for_one_with_it() -> None:
     running(cluster, "q", 1)
     assert report_devices(cluster, p=["GPU-1"]).problems == {}
     assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 1, "q": 0}
-    assert HandedOut.objects.get(pod__name="q").cards is None
+    assert DevicePluginAllocation.objects.get(pod__name="q").cards is None
     is_sound(cluster)
 
 
@@ -108,7 +108,7 @@ def test_pod_is_not_moved_to_a_lesser_gpu() -> None:
         "default/q": "the kubelet also allocated the pod's GPU 1 to another pod",
     }
     assert {name: cards[0][0] for name, cards in reserved().items()} == {"p": 0, "q": 1}
-    assert set(HandedOut.objects.values_list("problem", flat=True)) == set(followed.problems.values())
+    assert set(DevicePluginAllocation.objects.values_list("problem", flat=True)) == set(followed.problems.values())
     is_sound(cluster)
 
 
@@ -129,7 +129,7 @@ def test_gpu_of_two_pods_is_reported_and_never_recorded() -> None:
     assert (entry.object_name, details_of(entry)) == ("fleet/n1", followed.problems)
     # The problem is reported until it is over.
     assert report_devices(cluster, p=["GPU-2"], q=["GPU-1"]).problems == {}
-    assert set(HandedOut.objects.values_list("problem", flat=True)) == {""}
+    assert set(DevicePluginAllocation.objects.values_list("problem", flat=True)) == {""}
 
 
 def test_shares_move_until_the_gpu_is_full() -> None:
@@ -193,9 +193,9 @@ def test_pod_that_is_placed_again_is_granted_again() -> None:
     cluster = cluster_of("T4", "T4")
     running(cluster, "p", 0)
     report_devices(cluster, p=["GPU-1"])
-    HandedOut.objects.update(reservation=0)  # that of an earlier allocation
+    DevicePluginAllocation.objects.update(reservation=0)  # that of an earlier allocation
     report_devices(cluster, p=["GPU-1"])
-    assert [card.index for card in HandedOut.objects.get().granted] == [1]
+    assert [card.index for card in DevicePluginAllocation.objects.get().granted] == [1]
 
 
 def test_node_totals_are_unchanged() -> None:

@@ -17,8 +17,8 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.models import (
     Charge,
-    HalfGang,
     IdempotencyKey,
+    PartiallyBoundGang,
     Pod,
     Reservation,
     ReservedCard,
@@ -145,7 +145,7 @@ def _part_of_a_gang() -> None:
 
 
 def _permanently_incomplete_gang() -> None:
-    HalfGang.objects.create(
+    PartiallyBoundGang.objects.create(
         cluster=Cluster.objects.get(), namespace="default", gang="g", least=3, patience_seconds=60,
         since=timezone.now() - timedelta(hours=1), reason="no",
     )  # fmt: skip

@@ -12,7 +12,7 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.models import HalfGang, Pod, Reservation
+from hetsched.placement.models import PartiallyBoundGang, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
@@ -66,12 +66,12 @@ def test_rejected_member_is_decided_again_and_the_gang_completes(api: Api, clust
         assert binding_cycle.run(cluster.pk) == 2
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "bound"}
     assert Pod.objects.get(name="g-1").message == "made by a test"
-    assert HalfGang.objects.count() == 1
+    assert PartiallyBoundGang.objects.count() == 1
     assert decide(placed) == 1
     assert binding_cycle.run(cluster.pk) == 1
     sweep.run()
     assert set(states().values()) == {"bound"}
-    assert not HalfGang.objects.exists()
+    assert not PartiallyBoundGang.objects.exists()
     assert check_invariants() == []
 
 
@@ -81,7 +81,7 @@ def test_permanent_rejection_evicts_the_other_members(api: Api, cluster: Cluster
             binding_cycle.run(cluster.pk)
             decide(placed)
         binding_cycle.run(cluster.pk)
-        HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
+        PartiallyBoundGang.objects.update(since=timezone.now() - timedelta(minutes=11))
         sweep.run()
         assert evict.run(cluster.pk) == 2
     assert "deletionTimestamp" in pod_of(api, "g-0")["metadata"]

@@ -12,7 +12,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import reservation_conflicts
 from hetsched.placement.actions.reservation_conflicts import record_reservation_conflicts
-from hetsched.placement.models import CommitRefusal, Decision, Pod, Reservation
+from hetsched.placement.models import Decision, Pod, RejectedCommit, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from tests.builders import a_node, a_pod
 from tests.situations import ALICE, a_cluster, placed, submitted
@@ -42,9 +42,9 @@ def test_old_conflicts_are_not_counted() -> None:
     cluster = a_cluster(a_node("n1"))
     for _ in range(reservation_conflicts.MOST - 1):
         record_reservation_conflicts(cluster.pk, [node().pk])
-    CommitRefusal.objects.update(created_at=timezone.now() - reservation_conflicts.WITHIN - timedelta(seconds=1))
+    RejectedCommit.objects.update(created_at=timezone.now() - reservation_conflicts.WITHIN - timedelta(seconds=1))
     assert record_reservation_conflicts(cluster.pk, [node().pk]) == []
-    assert CommitRefusal.objects.count() == 1
+    assert RejectedCommit.objects.count() == 1
 
 
 def test_seeded_conflict_cordons_the_node_and_pods_go_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +66,8 @@ def test_seeded_conflict_cordons_the_node_and_pods_go_elsewhere(monkeypatch: pyt
     ]
     assert refused
     assert {node("n1").unschedulable, node("n2").unschedulable} == {True}
-    counted = CommitRefusal.objects.count()
+    counted = RejectedCommit.objects.count()
     Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
     schedule.run(cluster.pk)
-    assert CommitRefusal.objects.count() == counted  # the scheduler does not try them any more
+    assert RejectedCommit.objects.count() == counted  # the scheduler does not try them any more
     assert {violation.id for violation in check_invariants()} <= {"I3", "I8"}  # the rows that the test created

@@ -19,7 +19,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import apply_changes, begin_binding, progress
 from hetsched.placement.actions.evictions import claim_evictions, displace
 from hetsched.placement.actions.gangs import settle_incomplete_gangs
-from hetsched.placement.models import Eviction, HalfGang, Nomination, Pod, Preemption, Reservation
+from hetsched.placement.models import Eviction, Nomination, PartiallyBoundGang, Pod, Preemption, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from tests.builders import PodBuilder, a_node, a_pod
@@ -84,7 +84,7 @@ def test_unbound_members_are_requeued_with_the_reason(cluster: Cluster) -> None:
     assert Pod.objects.get(name="g-2").message == f"gang default/g: g-1 could not be bound: {NO}"
     assert Pod.objects.filter(queued=True).count() == 2
     assert Reservation.objects.filter(active=True).count() == 1
-    assert HalfGang.objects.get().least == 3
+    assert PartiallyBoundGang.objects.get().least == 3
     assert check_invariants() == []
 
 
@@ -135,7 +135,7 @@ def test_member_deleted_before_its_binding_requeues_the_gang(cluster: Cluster) -
     record_results(cluster, ids, g_0=BindingResult.BOUND)
     seen(cluster, pods_gone=["default/g-1"])
     assert states() == {"g-0": "bound", "g-1": "cancelled", "g-2": "pending"}
-    assert HalfGang.objects.get().least == 3
+    assert PartiallyBoundGang.objects.get().least == 3
     assert check_invariants() == []
 
 
@@ -144,7 +144,7 @@ def test_deleted_running_member_keeps_the_gang(cluster: Cluster) -> None:
     record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.BOUND)
     seen(cluster, pods_gone=["default/g-1"], stopped={"u1"})
     assert states() == {"g-0": "bound", "g-1": "cancelled"}
-    assert not HalfGang.objects.exists()
+    assert not PartiallyBoundGang.objects.exists()
 
 
 def evicted(cluster: Cluster, *names: str) -> None:
@@ -197,7 +197,7 @@ def test_gang_with_enough_members_continues(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2) for number in range(3)))
     record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "placed"}
-    assert not HalfGang.objects.exists()
+    assert not PartiallyBoundGang.objects.exists()
 
 
 @pytest.mark.parametrize("result", [BindingResult.GONE, BindingResult.LOST])
@@ -206,14 +206,14 @@ def test_missing_member_is_counted_as_missing_and_released_by_proof(cluster: Clu
     record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=result)
     assert states() == {"g-0": "bound", "g-1": "binding", "g-2": "pending"}
     assert Reservation.objects.filter(active=True).count() == 2
-    assert HalfGang.objects.count() == 1
+    assert PartiallyBoundGang.objects.count() == 1
 
 
 def test_unbound_gang_leaves_no_reservation(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
     record_results(cluster, ids, g_0=BindingResult.REFUSED)
     assert set(states().values()) == {"pending"}
-    assert not HalfGang.objects.exists()
+    assert not PartiallyBoundGang.objects.exists()
     assert not Reservation.objects.filter(active=True).exists()
 
 
@@ -225,26 +225,26 @@ def test_member_decided_again_completes_the_gang(cluster: Cluster) -> None:
     record_results(cluster, ids, g_1=BindingResult.BOUND)
     assert settle_incomplete_gangs(cluster.pk) == 0
     assert set(states().values()) == {"bound"}
-    assert not HalfGang.objects.exists()
+    assert not PartiallyBoundGang.objects.exists()
 
 
 def test_members_with_a_controller_are_evicted_after_the_deadline(cluster: Cluster) -> None:
     ids = placed(cluster, a_member(0, 3), a_member(1, 3), a_member(2, 3, controller=""))
     record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED, g_2=BindingResult.BOUND)
-    HalfGang.objects.update(since=timezone.now() - timedelta(minutes=11))
+    PartiallyBoundGang.objects.update(since=timezone.now() - timedelta(minutes=11))
     assert settle_incomplete_gangs(cluster.pk) == 1
     eviction = Eviction.objects.get()
     assert (eviction.victim.name, eviction.nomination) == ("g-0", None)
     assert eviction.reason == f"Binding reverted: gang default/g: g-1 could not be bound: {NO}"
     assert "no controller would recreate it" in Pod.objects.get(name="g-2").message
-    assert not HalfGang.objects.exists()
+    assert not PartiallyBoundGang.objects.exists()
     assert settle_incomplete_gangs(cluster.pk) == 0
 
 
 def test_gang_timeout_is_at_least_a_minute(cluster: Cluster) -> None:
     ids = placed(cluster, *(a_member(number, 2).having(gang=GangMember("g", 2, 5)) for number in range(2)))
     record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
-    assert HalfGang.objects.get().patience_seconds == 60
+    assert PartiallyBoundGang.objects.get().patience_seconds == 60
 
 
 def test_repeatedly_rejected_binding_backs_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

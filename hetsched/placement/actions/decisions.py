@@ -323,7 +323,7 @@ def decision_row(cluster: Cluster, result: Result, revision: int, snapshot: str,
         top=result.top,
         evictions=result.evicted,
         waits_for=() if result.verdict is Verdict.PLACED else result.waits_for,
-        room=result.used_reservation.key if result.used_reservation is not None else "",
+        used_reservation=result.used_reservation.key if result.used_reservation is not None else "",
         nominated_node=result.nominated_node,
         created_at=now,
     )

@@ -29,7 +29,7 @@ from hetsched.inventory.node_loads import Conflict, advance
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
 from hetsched.placement.device_moves import GpuHolder, Grants, Moves, plan_moves
-from hetsched.placement.models import HandedOut, Pod, Reservation
+from hetsched.placement.models import DevicePluginAllocation, Pod, Reservation
 from hetsched.placement.models.reservations import OTHER_CARDS
 from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.storage.write_lock import write_transaction
@@ -138,7 +138,10 @@ class _ObservedDevices:
         """Return True if the stored rows already match this report."""
         if self.moves.grants:
             return False
-        rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in self.pods.values()])}
+        rows = {
+            row.pod_id: row
+            for row in DevicePluginAllocation.objects.filter(pod__in=[pod.pk for pod in self.pods.values()])
+        }
         for key, reservation in self.held.items():
             row = rows.get(reservation.pod_id)
             if row is None or (row.reservation, row.advisory, row.cards, row.problem) != (
@@ -185,7 +188,9 @@ def _with_gpus(allocation: Allocation, grants: Grants) -> Allocation:
 def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory: bool) -> None:
     """Write the devices allocated to each pod, together with its reserved GPUs."""
     now = timezone.now()
-    rows = {row.pod_id: row for row in HandedOut.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()])}
+    rows = {
+        row.pod_id: row for row in DevicePluginAllocation.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()])
+    }
     active = Reservation.objects.filter(pod__in=[pod.pk for pod in seen.pods.values()], active=True)
     present = dict(active.values_list("pod_id", "id"))
     news = {
@@ -199,7 +204,7 @@ def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory
         # A pod that was scheduled again has a new reservation. After a move, the row still names the GPUs of the
         # decision.
         granted = row.granted if row is not None and row.reservation == reservation.pk else reservation.allocation.gpus
-        HandedOut.objects.update_or_create(
+        DevicePluginAllocation.objects.update_or_create(
             pod_id=reservation.pod_id,
             defaults={
                 "node": seen.node,

@@ -28,7 +28,7 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from ..lifecycle import HOLDING, State
-from ..models import Eviction, HalfGang, Pod
+from ..models import Eviction, PartiallyBoundGang, Pod
 from .change import BACK_IN_QUEUE, ClusterTransaction
 
 PATIENCE = timedelta(minutes=10)
@@ -71,7 +71,7 @@ def _recover_gang(change: ClusterTransaction, missing: Pod, absent: set[int], re
         change.requeue()
     if len(unbound) < len(holding):
         seconds = PATIENCE.total_seconds() if gang.timeout_seconds is None else gang.timeout_seconds
-        HalfGang.objects.get_or_create(
+        PartiallyBoundGang.objects.get_or_create(
             cluster=change.cluster, namespace=missing.namespace, gang=missing.gang,
             defaults={
                 "least": gang.min_available, "since": change.database_now, "reason": message,
@@ -82,13 +82,13 @@ def _recover_gang(change: ClusterTransaction, missing: Pod, absent: set[int], re
 
 def has_incomplete_gangs(cluster_id: int) -> bool:
     """Return True if a cluster has incomplete gangs."""
-    return HalfGang.objects.filter(cluster_id=cluster_id).exists()
+    return PartiallyBoundGang.objects.filter(cluster_id=cluster_id).exists()
 
 
 def settle_incomplete_gangs(cluster_id: int) -> int:
     """Delete the rows of complete and empty gangs, and evict overdue gangs; return how many gangs were evicted."""
     taken_back = 0
-    for gang in HalfGang.objects.filter(cluster_id=cluster_id).order_by("id"):
+    for gang in PartiallyBoundGang.objects.filter(cluster_id=cluster_id).order_by("id"):
         over = database_now() >= gang.since + timedelta(seconds=gang.patience_seconds)
         if _is_incomplete(gang, _members(cluster_id, gang.namespace, gang.gang)) and not over:
             continue
@@ -103,11 +103,11 @@ def settle_incomplete_gangs(cluster_id: int) -> int:
     return taken_back
 
 
-def _is_incomplete(gang: HalfGang, holding: list[Pod]) -> bool:
+def _is_incomplete(gang: PartiallyBoundGang, holding: list[Pod]) -> bool:
     return 0 < len(holding) < gang.least
 
 
-def _evict_members(change: ClusterTransaction, gang: HalfGang, holding: list[Pod]) -> None:
+def _evict_members(change: ClusterTransaction, gang: PartiallyBoundGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
     message = Message("Binding reverted: {said}", said=gang.reason)

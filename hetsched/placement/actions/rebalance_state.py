@@ -139,9 +139,9 @@ def check_open(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         raise StepTaken
 
 
-def record_move(move: RebalanceMove, state: str, *, came_to: str = "") -> None:
-    move.state, move.came_to, move.changed_at = state, came_to, timezone.now()
-    move.save(update_fields=["state", "came_to", "changed_at"])
+def record_move(move: RebalanceMove, state: str, *, actual_node: str = "") -> None:
+    move.state, move.actual_node, move.changed_at = state, actual_node, timezone.now()
+    move.save(update_fields=["state", "actual_node", "changed_at"])
 
 
 def stop_running(plan: Rebalance, message: str) -> bool:

@@ -178,7 +178,7 @@ def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: Advice
         record(plan.cluster_id, results, revision=at, epoch=None, snapshot=_state_digest(found, moved))
         Pod.objects.filter(pk__in=[pod.pk for pod in leaving]).update(message=message)
         for move in moves:
-            record_move(move, RebalanceMove.MOVED, came_to=move.target)
+            record_move(move, RebalanceMove.MOVED, actual_node=move.target)
             audit_move(plan, move, "pod.move")
         dispatch.wake(plan.cluster_id)
 
@@ -270,7 +270,7 @@ def _has_ended(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     with write_transaction():
         for move in moves:
             found = _successor(move.pod, move)
-            record_move(move, RebalanceMove.MOVED, came_to=found or "")
+            record_move(move, RebalanceMove.MOVED, actual_node=found or "")
         publish_plan(plan)
     return True
 

@@ -20,7 +20,7 @@ from hetsched.contracts.message import Message
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
-from hetsched.placement.models import CommitRefusal
+from hetsched.placement.models import RejectedCommit
 
 MOST = 20
 WITHIN = timedelta(minutes=5)
@@ -29,12 +29,12 @@ WITHIN = timedelta(minutes=5)
 def record_reservation_conflicts(cluster_id: int, node_ids: Iterable[int]) -> list[str]:
     """Record one conflict for each of these nodes; return the names of the nodes that are now cordoned."""
     now, found = timezone.now(), sorted(set(node_ids))
-    CommitRefusal.objects.filter(cluster_id=cluster_id, created_at__lt=now - WITHIN).delete()
-    rows = [CommitRefusal(cluster_id=cluster_id, node_id=node_id, created_at=now) for node_id in found]
-    CommitRefusal.objects.bulk_create(rows)
+    RejectedCommit.objects.filter(cluster_id=cluster_id, created_at__lt=now - WITHIN).delete()
+    rows = [RejectedCommit(cluster_id=cluster_id, node_id=node_id, created_at=now) for node_id in found]
+    RejectedCommit.objects.bulk_create(rows)
     cordoned = []
     for node in Node.objects.filter(pk__in=found, cordoned_by_operator=False).defer("report"):
-        refusals = CommitRefusal.objects.filter(node=node)
+        refusals = RejectedCommit.objects.filter(node=node)
         if refusals.count() >= MOST:
             minutes = int(WITHIN.total_seconds() // 60)
             reason = Message(

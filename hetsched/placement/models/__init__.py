@@ -1,9 +1,9 @@
 """Tables of the app, one module for each group."""
 
 from .charges import Charge
-from .device_allocations import HandedOut
+from .device_allocations import DevicePluginAllocation
 from .holds import Hold
-from .nominations import CommitRefusal, Eviction, HalfGang, Nomination, Preemption
+from .nominations import Eviction, Nomination, PartiallyBoundGang, Preemption, RejectedCommit
 from .rebalances import Rebalance, RebalanceMove
 from .rejections import Rejection
 from .reservations import Reservation, ReservedCard, ReservedCpu, ReservedDevice
@@ -14,22 +14,22 @@ from .workloads import Decision, ForgottenDecision, IdempotencyKey, Pod, Submitt
 __all__ = [
     "CallbackHost",
     "Charge",
-    "CommitRefusal",
     "Decision",
     "Delivery",
     "DeliveryAttempt",
+    "DevicePluginAllocation",
     "Eviction",
     "ForgottenDecision",
-    "HalfGang",
-    "HandedOut",
     "Hold",
     "IdempotencyKey",
     "Judgement",
     "Nomination",
+    "PartiallyBoundGang",
     "Pod",
     "Preemption",
     "Rebalance",
     "RebalanceMove",
+    "RejectedCommit",
     "Rejection",
     "Reservation",
     "ReservedCard",

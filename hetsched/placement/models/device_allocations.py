@@ -17,11 +17,11 @@ from hetsched.storage.json_fields import StructField
 from hetsched.storage.message_field import MessageField
 
 
-class HandedOut(models.Model):
+class DevicePluginAllocation(models.Model):
     """The GPUs that a node allocated to one pod."""
 
     pod = models.OneToOneField(
-        "placement.Pod", on_delete=models.CASCADE, related_name="handed_out", verbose_name=_("pod")
+        "placement.Pod", on_delete=models.CASCADE, related_name="device_allocation", verbose_name=_("pod")
     )
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+", verbose_name=_("node"))
     # The reservation that this row describes; a new reservation has new grants.
@@ -33,6 +33,7 @@ class HandedOut(models.Model):
     seen_at = models.DateTimeField(_("seen at"))
 
     class Meta:
+        db_table = "placement_handedout"
         verbose_name = _("device allocation")
         verbose_name_plural = _("device allocations")
         indexes = [models.Index(fields=["node"], name="placement_handed_out_node")]

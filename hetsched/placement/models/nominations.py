@@ -9,7 +9,8 @@ higher priority, or when a victim may not be evicted or is not deleted in time. 
     asked     the API server accepted the eviction; the victim is terminating or deleted
     refused   a disruption budget or missing permissions prevent the eviction
     dropped   the nomination ended before the request
-An eviction without a nomination removes a member of an incomplete gang (`HalfGang`) or executes a rebalance move.
+An eviction without a nomination removes a member of an incomplete gang (`PartiallyBoundGang`) or executes a rebalance
+move.
 Invariants: a nominated pod is pending and has no reservation; it has at most one active nomination; a victim's
 reservation ends only with proof of its absence.
 """
@@ -119,7 +120,7 @@ class Preemption(models.Model):
         return f"{self.namespace}/{self.name}"
 
 
-class HalfGang(models.Model):
+class PartiallyBoundGang(models.Model):
     """A gang with too few bound members; `since` and `reason` are those of the first rejected binding."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
@@ -131,6 +132,7 @@ class HalfGang(models.Model):
     reason = MessageField(_("reason"))
 
     class Meta:
+        db_table = "placement_halfgang"
         verbose_name = _("partially bound gang")
         verbose_name_plural = _("partially bound gangs")
         constraints = [
@@ -141,7 +143,7 @@ class HalfGang(models.Model):
         return f"{self.namespace}/{self.gang}"
 
 
-class CommitRefusal(models.Model):
+class RejectedCommit(models.Model):
     """One placement on a node that was rejected at commit because it contradicted the reservation rows."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
@@ -149,6 +151,7 @@ class CommitRefusal(models.Model):
     created_at = models.DateTimeField(_("rejected at"))
 
     class Meta:
+        db_table = "placement_commitrefusal"
         verbose_name = _("rejected commit")
         verbose_name_plural = _("rejected commits")
         indexes = [models.Index(fields=["cluster", "created_at"], name="placement_commit_refusal")]

@@ -51,7 +51,7 @@ class Rebalance(models.Model):
 
 
 class RebalanceMove(models.Model):
-    """One pod of a plan; pods of one gang share a step. `came_to` is the node of the pod or of its replacement."""
+    """One pod of a plan; pods of one gang share a step. `actual_node` is the node of the pod or of its replacement."""
 
     WAITING, LEAVING, MOVED, STOPPED = "waiting", "leaving", "moved", "stopped"
     STATES = ((WAITING, _("waiting")), (LEAVING, _("evicting")), (MOVED, _("moved")), (STOPPED, _("stopped")))
@@ -64,7 +64,7 @@ class RebalanceMove(models.Model):
     source = models.CharField(_("from"), max_length=253)
     target = models.CharField(_("to"), max_length=253)
     state = models.CharField(_("state"), max_length=8, choices=STATES, default=WAITING)
-    came_to = models.CharField(_("actual node"), max_length=253, blank=True)
+    actual_node = models.CharField(_("actual node"), max_length=253, blank=True, db_column="came_to")
     message = MessageField(_("message"), blank=True)
     changed_at = models.DateTimeField(_("changed"))
 

@@ -271,7 +271,7 @@ class Decision(AppendOnly):
     evictions = StructField(tuple[Evicted, ...], verbose_name=_("evictions"), default=tuple)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     # The row of the hold that the pod used, as `namespace/name`.
-    room = models.CharField(_("used capacity of a hold"), max_length=320, blank=True)
+    used_reservation = models.CharField(_("used capacity of a hold"), max_length=320, blank=True, db_column="room")
     # The node for which the pod is nominated until its victims are gone.
     nominated_node = models.CharField(_("nominated node"), max_length=253, blank=True)
     created_at = models.DateTimeField(_("decided"))

@@ -59,7 +59,7 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
         pod = msgspec.structs.replace(pod, gang=None)  # the other members of the pod's gang were placed after this pod
     elif pod.gang is not None:
         register_gang(scheduler.state, decision)
-    row = scheduler.state.row_of.get(decision.node_name, -1) if decision.room else -1
+    row = scheduler.state.row_of.get(decision.node_name, -1) if decision.used_reservation else -1
     outcome = scheduler.schedule(pod) if row < 0 else scheduler.place_on(pod, row, decision.allocation)
     if outcome.node is None:
         found = diagnose(scheduler, pod)

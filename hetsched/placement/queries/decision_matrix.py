@@ -80,8 +80,8 @@ def _remove_victims(state: ClusterState, decision: Decision) -> None:
     """Remove the victims of a placement; the pod was scored without them."""
     for evicted in decision.evictions:
         state.forget(evicted.pod)
-    if decision.room:
-        state.forget(decision.room)  # the reservation of the hold that the pod used
+    if decision.used_reservation:
+        state.forget(decision.used_reservation)  # the reservation of the hold that the pod used
 
 
 def matrix_of(

@@ -20,7 +20,7 @@ from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Cluster
 from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED
-from hetsched.placement.models import Charge, HalfGang, Pod, Reservation
+from hetsched.placement.models import Charge, PartiallyBoundGang, Pod, Reservation
 from hetsched.placement.reservation_ledger import EXCLUSIVE_CPU_POLICIES
 from hetsched.policies.models import PolicyRevision
 from hetsched.storage.snapshot_read import database_now
@@ -69,7 +69,7 @@ def _gangs(cluster: Cluster) -> Iterator[Breach]:
             continue
         if Reservation.objects.filter(pod__in=members, active=False).exists():
             continue  # A member was displaced: it is scheduled again while the other members stay.
-        if not HalfGang.objects.filter(cluster=cluster, namespace=namespace, gang=gang).exists():
+        if not PartiallyBoundGang.objects.filter(cluster=cluster, namespace=namespace, gang=gang).exists():
             yield "I13", f"{namespace}/{gang}", f"{holding} members are placed, but the gang needs {least}"
 
 
@@ -82,7 +82,7 @@ def _was_placed_whole(pod: Pod) -> bool:
 
 
 def _half_gangs(cluster: Cluster) -> Iterator[Breach]:
-    for gang in HalfGang.objects.filter(cluster=cluster):
+    for gang in PartiallyBoundGang.objects.filter(cluster=cluster):
         if database_now() > gang.since + timedelta(seconds=gang.patience_seconds) + LATE:
             yield (
                 "I13",

@@ -277,7 +277,7 @@ def _row(plan: Rebalance) -> RebalanceRow:
                 source=move.source,
                 target=move.target,
                 state=move.state,
-                came_to=move.came_to or None,
+                came_to=move.actual_node or None,
                 message=move.message or None,
                 changed_at=move.changed_at,
             )

@@ -14,7 +14,7 @@ from hetsched.contracts.waits import describe_waits
 from hetsched.engine.cluster.avoided_nodes import MOVED_CODE, REFUSED_CODE
 from hetsched.engine.framework.registry import load_registry
 from hetsched.inventory.models import Node
-from hetsched.placement.models import Decision, HandedOut, Pod, Rejection
+from hetsched.placement.models import Decision, DevicePluginAllocation, Pod, Rejection
 from hetsched.policies.models import PolicyRevision
 from web.api.nodes.facts import DeviceAllocation, device_allocation
 from web.translation import translate
@@ -73,7 +73,7 @@ def _device_allocation(decision: Decision, pod: Pod) -> DeviceAllocation | None:
     """Return the GPUs that the node allocated for this decision, or None if they were not reported."""
     if pod.decision_id != decision.pk or decision.allocation is None or not decision.allocation.gpus:
         return None
-    row = HandedOut.objects.filter(pod=pod).first()
+    row = DevicePluginAllocation.objects.filter(pod=pod).first()
     return None if row is None else device_allocation(row)
 
 

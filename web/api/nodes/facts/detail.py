@@ -15,7 +15,7 @@ from hetsched.contracts.units import format_amount
 from hetsched.inventory.models import Node
 from hetsched.inventory.overrides import parts_in_maintenance
 from hetsched.isa import parse
-from hetsched.placement.models import HandedOut, Reservation
+from hetsched.placement.models import DevicePluginAllocation, Reservation
 
 from ...documents import Document
 from .fact_conflicts import BackOff, FactConflictDetail, back_offs, conflict_details
@@ -74,7 +74,7 @@ def gpu_facts(
     """Return the node's GPUs; pods of namespaces outside the caller's scope are counted but not named."""
     shares: dict[int, list[CardShare]] = {}
     used: dict[int, tuple[int, int]] = {}
-    handed = {row.pod_id: device_allocation(row) for row in HandedOut.objects.filter(node=node)}
+    handed = {row.pod_id: device_allocation(row) for row in DevicePluginAllocation.objects.filter(node=node)}
     for reservation in reservations:
         for grant in reservation.allocation.gpus:
             if is_visible(reservation.pod.namespace):
@@ -99,7 +99,7 @@ def gpu_facts(
     return GpuFacts(origin(node, now, source=source), cards)
 
 
-def device_allocation(row: HandedOut) -> DeviceAllocation:
+def device_allocation(row: DevicePluginAllocation) -> DeviceAllocation:
     cards = None if row.cards is None else sorted(row.cards)
     return DeviceAllocation(row.advisory, sorted(grant.index for grant in row.granted), cards, row.problem or None)
 
