@@ -64,7 +64,9 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
         with _run_watch(env, folder / "log") as process:
             reader = _DatabaseReader(folder / "data" / "hetsched.sqlite3")
             began = time.monotonic()
-            reader.wait_for(lambda: reader.pods >= pods and reader.synced, process)
+            if not reader.wait_for(lambda: reader.pods >= pods and reader.synced, process):
+                message = f"the informer did not finish the first list within {_PATIENCE_SECONDS:.0f} seconds"
+                raise InputError("BenchmarkFailed", message)
             rows = [row("first list in the ledger", "s", [time.monotonic() - began])]
             used = sum(cpu_of(process.pid).values())
             rows.append(row("first list, CPU", "s", [used]))
@@ -74,13 +76,13 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
                 sending = threads.submit(lists.send_events, seconds)
                 reader.wait_for(sending.done, process)
                 sent = sending.result()
-            missing = reader.wait_for(lambda: sent.keys() <= reader.seen.keys(), process)
+            reader.wait_for(lambda: sent.keys() <= reader.seen.keys(), process)
             waited = sorted(1000 * (reader.seen[key] - at) for key, at in sent.items() if key in reader.seen)
             count = max(len(sent) * ENDING_SHARE // (ENDING_SHARE - 1), 1)
             rows += _latencies(waited)
             rows.append(row("events, CPU", "ms/event", [1000 * (sum(cpu_of(process.pid).values()) - used) / count]))
             rows.append(row("memory, the most", "MiB", [_most_memory_mib(process.pid)]))
-        lost = sum(key not in reader.seen for key in sent) if missing else 0
+        lost = sum(key not in reader.seen for key in sent)
     facts = {**machine(), "nodes": nodes, "pods": pods, "eventsPerSecond": RATE_PER_SECOND, "server": "prepared lists"}
     return Scenario("watch", tuple(rows), facts, Checks(pods + len(sent), lost))
 
@@ -140,16 +142,19 @@ class _DatabaseReader:
             self.pods += 1
 
     def wait_for(self, holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
-        """Read the database until `holds()` is true; return True if that takes longer than `_PATIENCE_SECONDS`."""
+        """Read the database until `holds()` is true; return False if it is still false after `_PATIENCE_SECONDS`.
+
+        Raises: InputError `BenchmarkFailed` if the process ends before that.
+        """
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             self.look()
             if holds():
-                return False
+                return True
             if process.poll() is not None:
                 raise InputError("BenchmarkFailed", "the watch process ended unexpectedly")
             if time.monotonic() > until:
-                return True
+                return False
             time.sleep(_LOOK_SECONDS)
 
 
