@@ -114,7 +114,7 @@ class LayerFiles:
         return at
 
     def read(self, path: str) -> memoryview | None:
-        """Return a file's content, or None if it is no plain file. Raises: InputError (OciMalformed, OciTooLarge)."""
+        """Return the content of a plain file, else None. Raises: InputError (OciMalformed, OciTooLarge)."""
         found = self.find(path)
         if found is None:
             return None

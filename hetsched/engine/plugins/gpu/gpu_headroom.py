@@ -1,6 +1,6 @@
 """Keep enough CPU and memory free on nodes with free GPUs for future GPU pods.
 
-Problem: a free GPU is unusable without free CPU on its node. Free CPU on a node without free GPUs is no loss.
+Problem: a free GPU is unusable without free CPU on its node. Free CPU on a node without free GPUs is not a loss.
 Rule for a pod with GPUs: filling the G free GPUs of a node takes a random amount of CPU with mean rho * G and variance
 sigma^2 * G. Here rho and sigma^2 are the mean and the variance of the CPU per GPU over the GPU pods of the mix. With C
 CPU free, the expected number S of GPUs that remain empty for lack of CPU is the newsvendor loss (for a logistic demand,
