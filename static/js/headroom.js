@@ -110,7 +110,7 @@ export function showHeadroom(panel, words, cluster) {
     const gpu = shape.milli ? `${shape.milli}‰` : shape.cards ? `${shape.cards}×GPU` : "";
     const third = gpu || (shape.isa ? shortIsa(shape.isa).replace("RV64", "").replace("ARM64", "Arm") : "") || (shape.zones ? "NUMA" : "") || words["headroom-any"];
     const memory = (shape.memory ?? "").replace("i", "");
-    return [shape.cpu ? `${shape.cpu} C` : "–", memory || "–", third].map((text) => element("span", {}, text));
+    return [shape.cpu ? `${shape.cpu} ${words.cpu}` : "–", memory || "–", third].map((text) => element("span", {}, text));
   }
 
   // Link to the form if its fields can express the shape, else to the manifest; a node selector selects the pool.

@@ -58,3 +58,13 @@ def test_copies_that_run_by_emulation_are_marked(visitor: Visitor) -> None:
     marked = page.locator("#headroom td a", has_text="*")
     expect(marked).to_have_text(["33*"])
     expect(marked).to_have_attribute("aria-label", re.compile(r"including 30 with emulation \(slower than native\)"))
+
+
+@pytest.mark.parametrize("width", [800, 1120, 1440])
+def test_column_headings_are_not_cut(visitor: Visitor, width: int) -> None:
+    visitor.page.set_viewport_size({"width": width, "height": 900})
+    page = visitor.open("/")
+    lines = page.locator("#headroom thead a > span")
+    expect(lines.first).to_have_text(re.compile(r"\d+m? CPU"))
+    sizes = lines.evaluate_all("spans => spans.map(span => [span.textContent, span.scrollWidth, span.clientWidth])")
+    assert [text for text, whole, shown in sizes if whole > shown] == []
