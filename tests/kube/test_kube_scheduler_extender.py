@@ -173,7 +173,7 @@ def test_placements_equal_those_of_our_own_cycle(api: Api, plane: ControlPlane, 
         api.send("DELETE", lock)
     assert {name: pod["spec"]["nodeName"] for name, pod in there.items()} == {
         name: node for name, (node, _) in expected.items()
-    }
+    }, logs(tmp_path)
     for name, (_, allocation) in expected.items():
         written = parse_allocation(there[name]["metadata"]["annotations"]["hetsched.io/allocation"])
         assert (written.gpus, written.zones) == (allocation.gpus, allocation.zones), name
