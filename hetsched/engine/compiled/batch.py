@@ -190,10 +190,13 @@ class _BatchCache:
         The result is None if compiling a pod changed the layout, which makes all cached shapes invalid.
         """
         known, before = self._position, len(self.plans.requests)
-        missing = {id(pod.shape): pod for pod in pods if id(pod.shape) not in known and pod.ready}
-        if missing and not self._learn(list(missing.values())):
-            return None
-        found = np.array([known.get(id(pod.shape), -1) for pod in pods], np.int64)
+        position_of = [known.get(id(pod.shape), -1) for pod in pods]
+        if -1 in position_of:
+            missing = {id(pod.shape): pod for pod, at in zip(pods, position_of, strict=True) if at == -1 and pod.ready}
+            if missing and not self._learn(list(missing.values())):
+                return None
+            position_of = [known.get(id(pod.shape), -1) for pod in pods]
+        found = np.array(position_of, np.int64)
         found[[i for i, pod in enumerate(pods) if not pod.ready or pod.gang is not None]] = -1
         for handled_pods in self._handling:
             handles = handled_pods(self.scheduler.state)
@@ -216,7 +219,10 @@ class _BatchCache:
         if not self.scheduler.policy.post_filters:
             return np.zeros(len(pods), np.bool_)
         self._note_priorities(self.scheduler.state.log[self._synced :])
-        lowest = self._lowest = min(self._lowest, *[pod.priority for pod in pods])
+        priorities = [pod.priority for pod in pods]
+        lowest = self._lowest = min(self._lowest, *priorities)
+        if max(priorities) == lowest:
+            return np.zeros(len(pods), np.bool_)
         return np.array([pod.priority > lowest and pod.preempts for pod in pods], np.bool_)
 
     def _note_priorities(self, rows: Iterable[int]) -> None:
@@ -268,7 +274,7 @@ class _BatchCache:
         )
         count, self._logged = self._loop.place(
             positions, stops, draws, state.columns.static, state.columns.load, plans.at, plans.terms, plans.kinds,
-            plans.shapes, plans.kept, self._log, self._logged, decided,
+            plans.shapes, plans.kept, plans.values, plans.room, self._log, self._logged, decided,
         )  # fmt: skip
         positions, row_of, cards = positions[:count], decided.row[:count], decided.cards[:count]
         sums = np.array(plans.weight_sums)[plans.shapes.variant[positions]]
@@ -294,7 +300,7 @@ class _BatchCache:
         missed = self.scheduler.state.log[self._synced :]
         if self._logged + len(missed) > _LOG_ROOM:
             self._logged = 0
-            self.plans.kept.seen[:] = UNKNOWN
+            self.plans.kept.seen[:] = self.plans.values.seen[:] = UNKNOWN
             missed = []
         needed = self._logged + len(missed) + room
         if len(self._log) < needed:

@@ -18,7 +18,7 @@ import numpy as np
 from hetsched.engine.cluster.columns import Floats, Ints
 from hetsched.engine.framework.compiled_terms import Formula, loop_function
 
-from .machine_code import Linker, compile_cached
+from .machine_code import Linker, borrowed, compile_cached
 from .terms import NOWHERE, GpuDemands, Stretch, keep_out_full, keep_out_without_cards, take_cards
 
 BLOCK = 64
@@ -36,7 +36,8 @@ class Terms(NamedTuple):
     weight: Floats  # 0 for a filter
     static: Ints
     load: Ints
-    cards: bool  # whether the free milli of GPUs are read
+    cards: bool  # whether the free milli of all GPUs of a node are read
+    each_card: bool  # whether the free milli of single GPUs are read
     card_worth: Floats  # (G, N)
 
 
@@ -81,6 +82,48 @@ class ShapeTotals(NamedTuple):
     seen: Ints  # (Q,) length of the log at the last update, -1 for never
 
 
+class NodeValues(NamedTuple):
+    """Values of the nodes that no shape changes, cached for all shapes. Array shapes: N nodes, R resources.
+
+    `least_free[r, c]` is at most the free amount of resource r on every node of chunk c; the last column applies to all
+    nodes. It does not rise when a node gets more free capacity.
+    """
+
+    free_milli: Ints  # (N,) free milli of all healthy GPUs of the node, 0 if no formula reads it
+    least_free: Ints  # (R, chunks + 1)
+    seen: Ints  # (1,) length of the log at the last update, -1 for never
+
+
+class Scratch(NamedTuple):
+    """Memory for intermediate results. Array shapes: N nodes, M rows of the static block, L of the load block."""
+
+    every: Ints  # (N,) the rows of all nodes
+    totals: Floats  # (N rounded up to whole blocks,) of a shape whose totals are not cached
+    greatest: Floats  # maximum of each block of `totals`
+    rows: Ints  # this and all following: for one chunk of nodes
+    total: Floats
+    usable: Ints  # GPUs as bit sets
+    free_milli: Ints
+    static: Ints  # (M, chunk)
+    load: Ints  # (L, chunk)
+
+
+def scratch(static_rows: int, load_rows: int, nodes: int) -> Scratch:
+    """Return the memory that the loop needs for a cluster."""
+    width = -(-nodes // BLOCK)
+    return Scratch(
+        np.arange(nodes),
+        np.full(width * BLOCK, NOWHERE),
+        np.empty(width),
+        rows=np.zeros(_CHUNK, np.int64),
+        total=np.zeros(_CHUNK),
+        usable=np.zeros(_CHUNK, np.int64),
+        free_milli=np.zeros(_CHUNK, np.int64),
+        static=np.zeros((static_rows, _CHUNK), np.int64),
+        load=np.zeros((load_rows, _CHUNK), np.int64),
+    )
+
+
 class BatchDecisions(NamedTuple):
     """Output of the loop for each pod: its node's row (-1 if not placed), that row's total, its GPUs as a bit set."""
 
@@ -90,18 +133,32 @@ class BatchDecisions(NamedTuple):
 
 
 @loop_function
-def _greatest(values: Any) -> Any:
-    """Return the maximum, by comparing floats as integers.
+def _set_greatest(greatest: Any, block: int, totals: Any) -> None:
+    """Set `greatest[block]` to the maximum total of the block, by comparing floats as integers.
 
     Except for NaN and -0.0, floats are ordered like their bits after the bits of negative floats are inverted.
     """
-    bits = values.view(np.int64)
+    bits = totals[block * BLOCK : (block + 1) * BLOCK].view(np.int64)
     most = np.int64(-0x8000000000000000)
     for i in range(len(bits)):
         most = max(most, bits[i] ^ ((bits[i] >> 63) & np.int64(0x7FFFFFFFFFFFFFFF)))
-    found = np.empty(1, np.int64)
-    found[0] = most ^ ((most >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
-    return found.view(np.float64)[0]
+    greatest.view(np.int64)[block] = most ^ ((most >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
+
+
+@loop_function
+def _refresh(row: int, values: Any, static: Any, load: Any, at: Any, terms: Any) -> None:
+    """Update the cached values of one node."""
+    least = values.least_free
+    chunk, every = row // _CHUNK, least.shape[1] - 1
+    for resource in range(len(least)):
+        free = static[at.allocatable + resource, row] - load[at.requested + resource, row]
+        least[resource, chunk] = min(least[resource, chunk], free)
+        least[resource, every] = min(least[resource, every], free)
+    if terms.cards and static[at.cards_healthy, row] > 0:
+        free = 0
+        for card in range(at.cards):
+            free += max(load[at.card_milli_free + card, row], 0)
+        values.free_milli[row] = free
 
 
 @loop_function
@@ -116,6 +173,7 @@ def _add_up(
     shape: int,
     total: Any,
     usable: Any,
+    least: Any,
     nodes: Any,
     static: Any,
     load: Any,
@@ -124,10 +182,15 @@ def _add_up(
     kinds: Any,
     shapes: Any,
 ) -> None:
-    """Complete the static totals of a stretch of nodes: exclude nodes without free capacity, and add the scores."""
+    """Complete the static totals of a stretch of nodes: exclude nodes without free capacity, and add the scores.
+
+    `least` (R,) is at most the free amount of each resource on every node of the stretch.
+    """
     kind, delta, extra = shapes.kind[shape], shapes.delta[shape], shapes.extra[shape]
     for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
-        keep_out_full(total, nodes, at, kinds.needs[k], delta[at.requested + kinds.needs[k]])
+        resource = kinds.needs[k]
+        if delta[at.requested + resource] > least[resource]:
+            keep_out_full(total, nodes, at, resource, delta[at.requested + resource])
     if shapes.cards.number[shapes.card[shape]] > 0:
         keep_out_without_cards(total, usable, shapes.card[shape], nodes, at, shapes.cards)
     cards = (usable, terms.card_worth, static, load)
@@ -140,25 +203,30 @@ def _add_up(
 
 @loop_function
 def _sweep(
-    shape: int, out: Any, every: Any, usable: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any
-) -> None:
+    shape: int, out: Any, every: Any, usable: Any, values: Any,
+    static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
+) -> None:  # fmt: skip
     """Write the totals of all nodes into `out`."""
     base = shapes.bases[shapes.base[shape]]
     for first in range(0, len(base), _CHUNK):
         last = min(first + _CHUNK, len(base))
-        out[first:last] = base[first:last]
-        nodes = Stretch(static, load, first, last, every[first:last])
-        _add_up(shape, out[first:last], usable, nodes, static, load, at, terms, kinds, shapes)
+        for i in range(first, last):  # numba needs seconds to compile the assignment of a slice
+            out[i] = base[i]
+        nodes = Stretch(static, load, values.free_milli[first:last], first, last, every[first:last])
+        least = values.least_free[:, first // _CHUNK]
+        _add_up(shape, out[first:last], usable, least, nodes, static, load, at, terms, kinds, shapes)
 
 
 @loop_function
 def _update_totals(
-    shape: int, changed: Any, totals: Any, greatest: Any, room: Any,
+    shape: int, changed: Any, totals: Any, greatest: Any, room: Any, values: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
 ) -> None:  # fmt: skip
     """Update the cached totals of a shape on the `changed` rows, and the maximum of each block."""
-    rows, total, usable, near_static, near_load = room
-    base, kind = shapes.bases[shapes.base[shape]], shapes.kind[shape]
+    rows, total, usable = room.rows, room.total, room.usable
+    near_free_milli, near_static, near_load = room.free_milli, room.static, room.load
+    base, kind, delta = shapes.bases[shapes.base[shape]], shapes.kind[shape], shapes.delta[shape]
+    least = values.least_free[:, values.least_free.shape[1] - 1]
     done = 0
     while done < len(changed):
         count = 0
@@ -179,12 +247,15 @@ def _update_totals(
                     near_static[k, i] = static[k, rows[i]]
         if terms.cards:
             for i in range(count):
+                near_free_milli[i] = values.free_milli[rows[i]]
+        if terms.each_card:
+            for i in range(count):
                 with_cards = static[at.cards_healthy, rows[i]] > 0
                 for k in range(at.card_milli_free, at.card_milli_free + at.cards):
                     near_load[k, i] = load[k, rows[i]] if with_cards else 0
         for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
             resource = kinds.needs[k]
-            if resource > 1:
+            if resource > 1 and delta[at.requested + resource] > least[resource]:
                 for i in range(count):
                     near_static[at.allocatable + resource, i] = static[at.allocatable + resource, rows[i]]
                     near_load[at.requested + resource, i] = load[at.requested + resource, rows[i]]
@@ -197,8 +268,8 @@ def _update_totals(
                     near_static[at.card_cores + k, i] = static[at.card_cores + k, rows[i]]
                     near_load[at.card_milli_free + k, i] = load[at.card_milli_free + k, rows[i]]
                     near_load[at.card_memory_free + k, i] = load[at.card_memory_free + k, rows[i]]
-        nodes = Stretch(near_static, near_load, 0, count, rows)
-        _add_up(shape, total[:count], usable, nodes, static, load, at, terms, kinds, shapes)
+        nodes = Stretch(near_static, near_load, near_free_milli, 0, count, rows)
+        _add_up(shape, total[:count], usable, least, nodes, static, load, at, terms, kinds, shapes)
         for i in range(count):
             block = rows[i] // BLOCK
             before = totals[rows[i]]
@@ -206,7 +277,7 @@ def _update_totals(
             if total[i] >= greatest[block]:
                 greatest[block] = total[i]
             elif before == greatest[block]:
-                greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
+                _set_greatest(greatest, block, totals)
 
 
 @loop_function
@@ -241,26 +312,28 @@ def _drawn(totals: Any, best: float, draw: Any) -> int:
 @loop_function
 def _place(
     pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any, kept: Any,
-    log: Any, logged: int, decided: Any,
+    values: Any, room: Any, log: Any, logged: int, decided: Any,
 ) -> tuple[int, int]:  # fmt: skip
     """Place pods one after the other; return how many were decided and the new length of the log.
 
     Shapes: `pods` (P,) shape ids; `stops` (P,) True if a pod that fits nowhere ends the run undecided; `draws` (P,)
     uint64, empty if ties are broken by name; `log` int64 with room for P more rows.
     """
+    pods, stops, draws, static, load = borrowed((pods, stops, draws, static, load))
+    terms, kinds, shapes, kept, values = borrowed((terms, kinds, shapes, kept, values))
+    room, log, decided = borrowed((room, log, decided))
     nodes = load.shape[1]
-    every = np.arange(nodes)
-    fresh = np.empty((nodes + BLOCK - 1) // BLOCK * BLOCK)
-    fresh_greatest = np.empty(len(fresh) // BLOCK)
-    usable = np.zeros(_CHUNK, np.int64)
-    room = (
-        np.empty(_CHUNK, np.int64), np.empty(_CHUNK), usable,
-        np.empty((len(static), _CHUNK), np.int64), np.empty((len(load), _CHUNK), np.int64),
-    )  # fmt: skip
+    every, usable = room.every, room.usable
+    if values.seen[0] < 0:
+        for row in range(nodes):
+            _refresh(row, values, static, load, at, terms)
+    else:
+        for i in range(values.seen[0], logged):
+            _refresh(log[i], values, static, load, at, terms)
     for p in range(len(pods)):
         shape = pods[p]
         slot = shapes.slot[shape]
-        totals, greatest, since = fresh, fresh_greatest, -1
+        totals, greatest, since = room.totals, room.greatest, -1
         if slot >= 0:
             totals, greatest, since = kept.totals[slot], kept.greatest[slot], kept.seen[slot]
             kept.seen[slot] = logged
@@ -270,18 +343,19 @@ def _place(
             if shapes.candidates[shapes.base[shape]] * _SPARSE < nodes:
                 totals[:] = NOWHERE
                 greatest[:] = NOWHERE
-                _update_totals(shape, every, totals, greatest, room, static, load, at, terms, kinds, shapes)
+                _update_totals(shape, every, totals, greatest, room, values, static, load, at, terms, kinds, shapes)
             else:
-                _sweep(shape, totals, every, usable, static, load, at, terms, kinds, shapes)
+                _sweep(shape, totals, every, usable, values, static, load, at, terms, kinds, shapes)
                 for block in range(len(greatest)):
-                    greatest[block] = _greatest(totals[block * BLOCK : (block + 1) * BLOCK])
+                    _set_greatest(greatest, block, totals)
         elif since < logged:
             changed = log[since:logged]
-            _update_totals(shape, changed, totals, greatest, room, static, load, at, terms, kinds, shapes)
+            _update_totals(shape, changed, totals, greatest, room, values, static, load, at, terms, kinds, shapes)
         row = _first_best(totals, greatest)
         best = totals[row]
         if best == NOWHERE:
             if stops[p]:
+                values.seen[0] = logged
                 return p, logged
             decided.row[p] = -1
             continue
@@ -290,7 +364,7 @@ def _place(
         decided.row[p], decided.total[p] = row, best
         if shapes.cards.number[shapes.card[shape]] > 0:
             only = np.zeros(1)
-            node = Stretch(static, load, row, row + 1, every[row : row + 1])
+            node = Stretch(static, load, values.free_milli, row, row + 1, every[row : row + 1])
             keep_out_without_cards(only, usable, shapes.card[shape], node, at, shapes.cards)
             decided.cards[p] = take_cards(shapes.card[shape], row, usable[0], static, load, at, shapes.cards)
         kind = shapes.kind[shape]
@@ -298,9 +372,16 @@ def _place(
             load[kinds.adds[k], row] += shapes.delta[shape, kinds.adds[k]]
         for i in range(4):
             load[at.used + i, row] += static[at.measured + i, row] * shapes.extra[shape, i]
+        _refresh(row, values, static, load, at, terms)
         log[logged] = row
         logged += 1
+    values.seen[0] = logged
     return len(pods), logged
+
+
+def chunks(nodes: int) -> int:
+    """Return the number of chunks in which a sweep passes over all nodes."""
+    return -(-nodes // _CHUNK)
 
 
 class Loop(NamedTuple):

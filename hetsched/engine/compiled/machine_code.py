@@ -17,7 +17,8 @@ from hashlib import blake2b
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Version of the marshal format in which the bytes do not depend on the number of references to a constant.
@@ -86,6 +87,38 @@ def compile_cached(function: F) -> tuple[F, bool]:
         return cast("F", njit(cache=True, error_model="numpy")(function)), True
     except RuntimeError:
         return compiled(function), False
+
+
+def _borrowed(_: Any, value: Any) -> Any:
+    """Return an array, or a tuple of arrays and numbers, without references that numba counts.
+
+    numba counts the references of every array that is sliced or read from a tuple, by atomic instructions. The caller
+    must hold the arrays until the compiled function returns: only arguments of the outermost function may be borrowed.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _without_owner(context, builder, signature.args[0], arguments[0])
+
+    return value(value), generate
+
+
+borrowed: Any = intrinsic(_borrowed)
+
+
+def _without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Generate code that removes the owner of each array in a value of the numba type `kind`."""
+    if isinstance(kind, types.BaseTuple):
+        kinds: Any = kind
+        for position in range(len(kinds)):
+            item = _without_owner(context, builder, kinds[position], builder.extract_value(value, position))
+            value = builder.insert_value(value, item, position)
+        return value
+    if not isinstance(kind, types.Array):
+        return value
+    array = context.make_array(kind)(context, builder, value)
+    array.meminfo = array.meminfo.type(None)
+    array.parent = array.parent.type(None)
+    return array._getvalue()
 
 
 def _is_marked(value: Any) -> bool:

@@ -32,7 +32,7 @@ from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.scoring import Evaluator
 from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Refusal, Skip
 
-from .kernel import BLOCK, RequestKinds, Shapes, ShapeTotals, Terms
+from .kernel import BLOCK, NodeValues, RequestKinds, Shapes, ShapeTotals, Terms, chunks, scratch
 from .terms import NOWHERE, FieldRows, GpuDemands
 
 _MOST_KEPT = 1024
@@ -112,6 +112,12 @@ class Plans:
         width = -(-self._nodes // BLOCK)
         seen = np.full(_MOST_KEPT, UNKNOWN, np.int64)
         self.kept = ShapeTotals(np.empty((_MOST_KEPT, width * BLOCK)), np.empty((_MOST_KEPT, width)), seen)
+        self.values = NodeValues(
+            np.zeros(self._nodes, np.int64),
+            np.full((len(state.resources), chunks(self._nodes) + 1), np.iinfo(np.int64).max),
+            np.full(1, UNKNOWN, np.int64),
+        )
+        self.room = scratch(len(state.columns.static), len(state.columns.load), self._nodes)
         self._kept = self._bases = 0
 
     @property
@@ -123,7 +129,7 @@ class Plans:
         layout = self.state.columns.layout
         static, load = [0, 1], [self.at.requested, self.at.requested + 1]
         fields = {field for term in self._terms for field in term.declared.fields}
-        for field in fields - {"card_milli_free"}:
+        for field in fields - {"card_milli_free", "cards_milli_free"}:
             if field == "allocatable":
                 index = self.state.resources.index
                 static += [self.at.allocatable + index[name] for name in USAGE_RESOURCES if name in index]
@@ -135,6 +141,7 @@ class Plans:
             np.array([term.weight for term in self._terms], np.float64),
             np.unique(np.array(static, np.int64)),
             np.unique(np.array(load, np.int64)),
+            "cards_milli_free" in fields,
             "card_milli_free" in fields,
             self._card_worth(),
         )

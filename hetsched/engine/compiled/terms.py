@@ -40,10 +40,14 @@ class FieldRows(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Adjacent nodes: columns `first` to `last` (exclusive) of both blocks; `rows` gives each node's cluster row."""
+    """Adjacent nodes: columns `first` to `last` (exclusive) of both blocks; `rows` gives each node's cluster row.
+
+    `cards_milli_free` contains the free milli of all GPUs of each node, from the first node of the stretch on.
+    """
 
     static: Ints
     load: Ints
+    cards_milli_free: Ints
     first: int
     last: int
     rows: Ints

@@ -9,7 +9,8 @@ A formula is a function marked with `loop_function`. Its parameters are:
     total (n,)   totals of a stretch of nodes; a formula adds `weight * score`, or sets refused nodes to -inf
     weight       weight of the plugin in the policy
     nodes        the stretch: `static` and `load` are the blocks of columns, `first` and `last` its bounds in them,
-                 `rows` (n,) the rows of the cluster
+                 `rows` (n,) the rows of the cluster, `cards_milli_free` (n,) the free milli of all healthy GPUs of each
+                 node, if the term lists it in `fields`
     at           first row of each field in its block (`compiled.terms.FieldRows`)
     delta, extra (L,), (4,)  the pod's contribution to a load column, and its expected use minus its requests
     given        the numbers that `inputs` returned for the shape, padded with zeros
@@ -78,7 +79,8 @@ class CompiledTerm(NamedTuple):
     and the result of its PreScore or PreFilter; `cards` is the policy's GPU filter, if any. `inputs` returns SKIP if
     the plugin skips the shape, and None if no formula covers these parameters; the shape is then left to the scheduling
     cycle. Shapes with the same `key` get the same input. `fields` are the fields that a formula reads beyond CPU and
-    memory; for `allocatable` these are the resources with measured use; `used` itself is not listed.
+    memory, or `cards_milli_free`; for `allocatable` these are the resources with measured use; `used` itself is not
+    listed.
     `card_worth(plugin, state)` returns the value of each GPU, (G, N); at most one plugin of a policy may define it.
     """
 

@@ -96,10 +96,12 @@ def _nash_gain(total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra
     used_b = nodes.load[at.used + 1, nodes.first : nodes.last]
     used_c = nodes.load[at.used + 2, nodes.first : nodes.last]
     used_d = nodes.load[at.used + 3, nodes.first : nodes.last]
-    measured_a = nodes.static[at.measured, nodes.first : nodes.last]
-    measured_b = nodes.static[at.measured + 1, nodes.first : nodes.last]
-    measured_c = nodes.static[at.measured + 2, nodes.first : nodes.last]
-    measured_d = nodes.static[at.measured + 3, nodes.first : nodes.last]
+    measured_a, measured_b, measured_c, measured_d = used_a, used_b, used_c, used_d  # read, but multiplied by 0
+    if extra.any():
+        measured_a = nodes.static[at.measured, nodes.first : nodes.last]
+        measured_b = nodes.static[at.measured + 1, nodes.first : nodes.last]
+        measured_c = nodes.static[at.measured + 2, nodes.first : nodes.last]
+        measured_d = nodes.static[at.measured + 3, nodes.first : nodes.last]
     add_a, add_b, add_c, add_d = delta[at.used], delta[at.used + 1], delta[at.used + 2], delta[at.used + 3]
     extra_a, extra_b, extra_c, extra_d = extra[0], extra[1], extra[2], extra[3]
     if given[5] == 1.0:

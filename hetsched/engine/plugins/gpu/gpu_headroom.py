@@ -144,37 +144,28 @@ def _gpu_headroom(
     memory_used = nodes.load[at.requested + 1, nodes.first : nodes.last]
     cpu, memory = float(delta[at.requested]), float(delta[at.requested + 1])
     cpu_mean, memory_mean, tightness, taken, points = given[0], given[1], given[2], given[3], given[4]
-    free_milli = np.zeros(len(total), np.int64)
-    for card in range(at.cards):
-        card_free = nodes.load[at.card_milli_free + card, nodes.first : nodes.last]
-        for i in range(len(total)):
-            free_milli[i] += max(card_free[i], 0)
-    cost, free = np.zeros(len(total)), np.empty(len(total))
-    for i in range(len(total)):
-        free[i] = free_milli[i] / WHOLE_CARD_MILLI
+    free_milli = nodes.cards_milli_free
     if taken > 0.0:
-        if cpu_mean > 0.0:
-            for i in range(len(total)):
-                gpus = free[i]
+        for i in range(len(total)):
+            gpus, cost = free_milli[i] / WHOLE_CARD_MILLI, 0.0
+            if cpu_mean > 0.0:
                 remaining = float(cpu_capacity[i] - cpu_used[i])
                 after = _stranded_in_loop(remaining - cpu, max(gpus - taken, 0.0), cpu_mean)
-                cost[i] += after - _stranded_in_loop(remaining, gpus, cpu_mean)
-                cost[i] += tightness * max(remaining - cpu, 0.0)
-        if memory_mean > 0.0:
-            for i in range(len(total)):
-                gpus = free[i]
+                cost += after - _stranded_in_loop(remaining, gpus, cpu_mean)
+                cost += tightness * max(remaining - cpu, 0.0)
+            if memory_mean > 0.0:
                 remaining = float(memory_capacity[i] - memory_used[i])
                 after = _stranded_in_loop(remaining - memory, max(gpus - taken, 0.0), memory_mean)
-                cost[i] += after - _stranded_in_loop(remaining, gpus, memory_mean)
+                cost += after - _stranded_in_loop(remaining, gpus, memory_mean)
+            total[i] += weight * min(max(50.0 - points * cost, 0.0), 100.0)
     else:
         cpu, memory = cpu * (cpu_mean > 0.0), memory * (memory_mean > 0.0)
         for i in range(len(total)):
             remaining = float(cpu_capacity[i] - cpu_used[i])
             share = min(cpu / max(remaining, 1.0), 1.0)
             share = max(share, min(memory / max(float(memory_capacity[i] - memory_used[i]), 1.0), 1.0))
-            cost[i] = tightness * max(remaining - cpu, 0.0) + share * free[i]
-    for i in range(len(total)):
-        total[i] += weight * min(max(50.0 - points * cost[i], 0.0), 100.0)
+            cost = tightness * max(remaining - cpu, 0.0) + share * (free_milli[i] / WHOLE_CARD_MILLI)
+            total[i] += weight * min(max(50.0 - points * cost, 0.0), 100.0)
 
 
 def _gpu_demand(shape: Shape) -> Hashable:
@@ -198,7 +189,7 @@ def _inputs(
 @plugin("gpu-headroom", summary="Keep CPU and memory available on nodes with free GPUs.", params=GpuHeadroomParams)
 class GpuHeadroom:
     params: GpuHeadroomParams
-    compiled_term = CompiledTerm((_gpu_headroom,), _inputs, ("card_milli_free",), _gpu_demand)
+    compiled_term = CompiledTerm((_gpu_headroom,), _inputs, ("cards_milli_free",), _gpu_demand)
 
     @property
     def wants_mix(self) -> bool:
