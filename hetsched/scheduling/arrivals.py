@@ -20,12 +20,14 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
-from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.objects.workload import PodSpec, copied_labels
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import ClusterColumns, Contradiction
 from hetsched.placement.actions.image_platforms import allowed_registries
 from hetsched.placement.actions.submissions import build_pod_rows
 from hetsched.placement.actions.watch.placed_arrivals import record_placed_arrivals
+from hetsched.placement.in_place import fingerprint
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, has_active_pods
@@ -62,9 +64,13 @@ class ArrivalScheduler:
         self._cluster: Cluster | None = None
         self._definitions_revision = -1
 
-    def place(self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int) -> PlacedBatch:
+    def place(
+        self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int, *, copies_labels: bool = False
+    ) -> PlacedBatch:
         """Try the first arriving pods, at most `most` (see the constructor); place and commit the pods that fit now.
 
+        With `copies_labels`, the pods are reserved with the labels that the API server will copy from their nodes, so
+        that the confirmations of their bindings change nothing.
         Raises: Conflict if another transaction was committed on the cluster in the meantime.
         """
         pods = [seen.spec for seen in arrivals if seen.spec is not None and _is_plain(seen.spec)]
@@ -78,13 +84,19 @@ class ArrivalScheduler:
             # The row of a deleted pod of the same name may still hold its resources.
             new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
             try:
-                return self._place(snapshot, columns, new, lease)
+                return self._place(snapshot, columns, new, lease, copies_labels=copies_labels)
             except Contradiction as refusal:
                 log.info("arriving pods moved to the queue", cluster=lease.cluster_id, reason=str(refusal))
                 return PlacedBatch()
 
     def _place(
-        self, snapshot: ClusterSnapshot, columns: ClusterColumns, pods: Sequence[PodSpec], lease: Lease
+        self,
+        snapshot: ClusterSnapshot,
+        columns: ClusterColumns,
+        pods: Sequence[PodSpec],
+        lease: Lease,
+        *,
+        copies_labels: bool,
     ) -> PlacedBatch:
         active = ActivePolicies()
         default = active.specs([columns.policy_name]).get(columns.policy_name)
@@ -108,6 +120,10 @@ class ArrivalScheduler:
                 untried = frozenset()
             if not results:
                 return PlacedBatch(untried=untried)
+            if copies_labels:
+                results = [_with_node_labels(snapshot.state, result) for result in results]
+                for result in results:
+                    rows[result.waiting.spec.key].fingerprint = fingerprint(result.waiting.spec)
             committed = record_placed_arrivals(
                 lease.cluster_id,
                 [(rows[result.waiting.spec.key], result) for result in results],
@@ -138,6 +154,20 @@ class ArrivalScheduler:
 def _is_plain(spec: PodSpec) -> bool:
     """Return whether a pod can be placed without regard to other pods, holds and workloads."""
     return spec.ready and spec.gang is None and WORKLOAD_LABEL not in spec.labels
+
+
+def _with_node_labels(state: ClusterState, result: Result) -> Result:
+    """Add the labels that the API server copies from the node to the placed pod, in the state and in the result."""
+    labels = copied_labels(state.reports[state.row_of[result.node_name]].labels)
+    spec = result.waiting.spec
+    if not labels or copied_labels(spec.labels) == labels:
+        return result
+    placed = state.forget(spec.key)
+    assert placed is not None
+    placed.pod = msgspec.structs.replace(placed.pod, labels={**placed.pod.labels, **labels})
+    state.restore(placed)
+    spec = msgspec.structs.replace(spec, labels={**spec.labels, **labels})
+    return msgspec.structs.replace(result, waiting=msgspec.structs.replace(result.waiting, spec=spec))
 
 
 def _pending(row: Pod, place: int) -> PendingPod:

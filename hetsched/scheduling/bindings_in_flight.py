@@ -23,7 +23,7 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest,
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.contracts.objects.workload import COPIED_NODE_LABELS
+from hetsched.contracts.objects.workload import PodSpec, copied_labels
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import Conflict, confirm
 from hetsched.placement.in_place import fingerprint
@@ -45,18 +45,20 @@ _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
 
 class _InFlight:
-    """A binding in flight: whether it was accepted and written, its start time and the pod's fingerprint at start.
+    """A binding in flight: whether it was accepted and written, its start time and the bound pod as it is reserved.
 
-    `has_copied_labels` is true if the confirmation contains labels of the node.
+    `labels` are the reserved pod's labels that the API server copies from a node. `has_other_labels` is true if those
+    of the confirmation differ from them.
     """
 
-    __slots__ = ("accepted", "fingerprint", "has_copied_labels", "since", "to", "written")
+    __slots__ = ("accepted", "fingerprint", "has_other_labels", "labels", "since", "to", "written")
 
-    def __init__(self, to: BindingRequest, since: float, fingerprint: str) -> None:
+    def __init__(self, to: BindingRequest, since: float, spec: PodSpec) -> None:
         self.to = to
         self.since = since
-        self.fingerprint = fingerprint
-        self.accepted = self.written = self.has_copied_labels = False
+        self.fingerprint = fingerprint(spec)
+        self.labels = copied_labels(spec.labels)
+        self.accepted = self.written = self.has_other_labels = False
 
 
 class _Meta(msgspec.Struct):
@@ -91,7 +93,7 @@ class BindingsInFlight:
     """Bindings of one cluster, written by `threads`; `may_bind` returns True while a lease allows writes.
 
     `count` is the number of bindings without a result. `unproven` is True if the API server accepts bindings with wrong
-    uids.
+    uids. `copies_labels` is True if it was last seen to copy labels of the node to a pod.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class BindingsInFlight:
     ) -> None:
         self.count = 0
         self.unproven = False
+        self.copies_labels = False
         self._cluster = cluster
         self._api = api
         self._may_bind = may_bind
@@ -123,7 +126,7 @@ class BindingsInFlight:
             to = binding_cycle.binding_request(
                 self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, allocation, lease.epoch
             )
-            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _InFlight(to, now, fingerprint(waiting.spec))
+            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _InFlight(to, now, waiting.spec)
             self.count += 1
             is_ours = partial(self._is_ours, lease, now + binding_cycle.WRITE_WITHIN.total_seconds())
             future = self._threads.submit(binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours)
@@ -189,10 +192,13 @@ class BindingsInFlight:
         if status.containers or status.before or status.reason or status.phase not in ("", "Pending"):
             return False
         self._accept(binding)
-        binding.has_copied_labels = not COPIED_NODE_LABELS.isdisjoint(pod.metadata.labels or ())
+        labels = copied_labels(pod.metadata.labels or {})
+        binding.has_other_labels = labels != binding.labels
+        if binding.has_other_labels:
+            self.copies_labels = bool(labels)
         if not binding.written:
             self._skipped[event.key] = event
-        elif binding.has_copied_labels:
+        elif binding.has_other_labels:
             self._skipped[event.key] = event
             self._unprocessed.append(event.key)
         return True
@@ -272,7 +278,7 @@ class BindingsInFlight:
         for binding in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
             key = f"{binding.to.namespace}/{binding.to.name}"
             binding.written = True
-            if binding.to.pod_id in bound_ids and binding.has_copied_labels:
+            if binding.to.pod_id in bound_ids and binding.has_other_labels:
                 self._unprocessed.append(key)
             elif binding.to.pod_id in bound_ids:
                 self._skipped.pop(key, None)

@@ -107,7 +107,9 @@ class InformerHost:
         batch = PlacedBatch(untried=frozenset(pod.key for pod in arrivals))
         try:
             if not self.is_saturated:
-                batch = self._arrivals.place(arrivals, self._lease, follower_epoch)
+                batch = self._arrivals.place(
+                    arrivals, self._lease, follower_epoch, copies_labels=self.bindings.copies_labels
+                )
         except Conflict as conflict:
             log.info("arriving pods will be retried", cluster=self._cluster.pk, reason=str(conflict))
             self._check_lease_next()

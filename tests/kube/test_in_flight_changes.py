@@ -12,6 +12,7 @@ import pytest
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of, load_state
 from hetsched.scheduling import binding_cycle
@@ -107,3 +108,22 @@ def test_labels_set_by_the_api_server_with_the_binding_are_stored(
     make_pod(api, "b", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
     eventually(followed, lambda: is_bound(api, "b"), seconds=10)
     assert_counts_agree(cluster)
+
+
+def test_labels_set_by_the_api_server_are_expected_after_the_first_binding(
+    api: Api, followed: Informer, cluster: Cluster
+) -> None:
+    zone = "topology.kubernetes.io/zone"
+    make_node(api, "n2", **{zone: "z1"})
+    eventually(followed, lambda: Node.objects.count() == 2)
+    for name in ("a", "b"):
+        make_pod(api, name, nodeSelector={zone: "z1"})
+        eventually(followed, lambda name=name: is_bound(api, name) and states()[name] == "bound")
+        eventually(followed, lambda name=name: reserved_labels()[name] == {zone: "z1"})
+    assert Reservation.objects.filter(pod__name="b").count() == 1  # not reserved again
+    assert_counts_agree(cluster)
+
+
+def reserved_labels() -> dict[str, dict[str, str]]:
+    found = Reservation.objects.filter(active=True).select_related("pod")
+    return {reservation.pod.name: reservation.request.labels for reservation in found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -209,4 +210,38 @@ def test_end_of_a_pod_without_written_effects_leaves_no_load(cluster: Cluster, l
     apply_changes(cluster.pk, Changes(pods_gone=[gone.key], stopped={gone.uid}), epoch=1)
     assert (Pod.objects.get().state, Node.objects.get().pods) == ("cancelled", 0)
     assert Node.objects.get().requested.get("cpu", 0) == 0
+    assert_state_agrees(cluster)
+
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+def place_with_node_labels(cluster: Cluster, lease: Lease) -> tuple[Pod, ObservedPod]:
+    """Place pod `p` on a node in zone z1; return its row, and the pod as the API server sends it after the binding."""
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n2").labelled({ZONE: "z1"}).build()]), epoch=1)
+    pod = a_pod("p").on_nodes_with(**{ZONE: "z1"})
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
+    (result,) = scheduler.place([arriving(pod)], lease, 1, copies_labels=True).results
+    assert result.waiting.spec.labels == {ZONE: "z1"}
+    assert_state_agrees(cluster)
+    row = Pod.objects.select_related("node").get()
+    seen = arriving(pod.labelled(**{ZONE: "z1"}))
+    return row, msgspec.structs.replace(seen, node_name="n2")
+
+
+def test_bound_pod_with_the_labels_of_its_node_changes_no_reservation(cluster: Cluster, lease: Lease) -> None:
+    row, bound = place_with_node_labels(cluster, lease)
+    apply_changes(cluster.pk, Changes(pods=[bound]), epoch=1)
+    (reservation,) = Reservation.objects.all()
+    assert (reservation.request.labels, reservation.revision) == ({ZONE: "z1"}, row.reservations.get().revision)
+    assert row.spec.labels == {}  # as it was decided
+    assert_state_agrees(cluster)
+
+
+def test_bound_pod_without_the_labels_of_its_node_is_reserved_without_them(cluster: Cluster, lease: Lease) -> None:
+    _, bound = place_with_node_labels(cluster, lease)
+    assert bound.spec is not None
+    unlabelled = msgspec.structs.replace(bound, spec=msgspec.structs.replace(bound.spec, labels={}))
+    apply_changes(cluster.pk, Changes(pods=[unlabelled]), epoch=1)
+    assert Reservation.objects.get(active=True).request.labels == {}
     assert_state_agrees(cluster)

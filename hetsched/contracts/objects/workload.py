@@ -8,6 +8,7 @@ Invariants: all structs are frozen; a pod with `problems` is never placed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Literal
 
@@ -278,6 +279,11 @@ class Shape(msgspec.Struct, frozen=True):
 
 # Labels of the node that the API server copies to a pod when it is bound (admission plugin PodTopologyLabels).
 COPIED_NODE_LABELS = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
+
+
+def copied_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that the API server copies from a node with these labels to its pods."""
+    return {name: value for name, value in labels.items() if name in COPIED_NODE_LABELS}
 
 
 class PodSpec(msgspec.Struct, frozen=True):

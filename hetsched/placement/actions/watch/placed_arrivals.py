@@ -66,7 +66,13 @@ def record_placed_arrivals(
             _insert_pods(cluster, arrivals, now)
             results = [_with_ids(pod, result) for pod, result in arrivals]
             insert([decision_row(cluster, result, revision, snapshot, now) for result in results])
-            insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
+            # The reserved pod may have labels that the decided pod lacks: see `ArrivalScheduler.place`.
+            changed = [pod.spec.labels != result.waiting.spec.labels for pod, result in arrivals]
+            reserved = [
+                msgspec.structs.replace(reserved_pod(result), changed=differs)
+                for result, differs in zip(results, changed, strict=True)
+            ]
+            insert_reservations(cluster, reserved, epoch, now)
             dispatch.wake(cluster_id, dispatch.REPORT)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(arrivals)) from error
