@@ -155,10 +155,10 @@ class _BatchCache:
     """Cache for one epoch of the state: shapes, and parts of allocations that many pods share."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        from . import kernel, plans  # machine code: loaded on first use by a batch
+        from . import kernel, loop_arrays, plans  # machine code: loaded on first use by a batch
 
         policy = scheduler.policy
-        self._kernel = kernel
+        self._arrays = loop_arrays
         self._loop = kernel.loop_of(policy.formulas)
         self.scheduler = scheduler
         self.plans = plans.Plans(scheduler.state, policy, scheduler.evaluator, self._loop.codes)
@@ -268,13 +268,12 @@ class _BatchCache:
         self._sync_log(len(pods))
         ties = policy.spec.ties
         draws = _draws(ties.seed, keys) if ties.by == "random" else np.zeros(0, np.uint64)
-        kernel = self._kernel
-        decided = kernel.BatchDecisions(
+        decided = self._arrays.BatchDecisions(
             np.empty(len(pods), np.int64), np.zeros(len(pods)), np.zeros(len(pods), np.int64)
         )
         count, self._logged = self._loop.place(
             positions, stops, draws, state.columns.static, state.columns.load, plans.at, plans.terms, plans.kinds,
-            plans.shapes, plans.kept, plans.values, plans.room, self._log, self._logged, decided,
+            plans.shapes, plans.kept, plans.values, plans.scratch, self._log, self._logged, decided,
         )  # fmt: skip
         positions, row_of, cards = positions[:count], decided.row[:count], decided.cards[:count]
         sums = np.array(plans.weight_sums)[plans.shapes.variant[positions]]

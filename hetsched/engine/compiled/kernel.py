@@ -15,121 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetsched.engine.cluster.columns import Floats, Ints
 from hetsched.engine.framework.compiled_terms import Formula, loop_function
 
+from .loop_arrays import BLOCK, CHUNK
 from .machine_code import Linker, borrowed, compile_cached
-from .terms import NOWHERE, GpuDemands, Stretch, keep_out_full, keep_out_without_cards, take_cards
+from .terms import NOWHERE, Stretch, keep_out_full, keep_out_without_cards, take_cards
 
-BLOCK = 64
-# Columns that are used together fit the L1 cache; not a power of two, so that they do not evict each other.
-_CHUNK = 504
 # If fewer than one node in _SPARSE is a candidate, gather the candidates instead of sweeping over all nodes.
 _SPARSE = 3
 # Approximate cost of updating a single row, relative to its cost within a sweep.
 _SWEEP_SHARE = 6
-
-
-class Terms(NamedTuple):
-    """The plugins with formulas, in policy order: their weights, the field rows they read, the value of each GPU."""
-
-    weight: Floats  # 0 for a filter
-    static: Ints
-    load: Ints
-    cards: bool  # whether the free milli of all GPUs of a node are read
-    each_card: bool  # whether the free milli of single GPUs are read
-    card_worth: Floats  # (G, N)
-
-
-class RequestKinds(NamedTuple):
-    """Kinds of shapes: shapes of one kind request the same resources and change the same load rows.
-
-    K kinds. Kind k has the resources `needs[needs_start[k] : needs_start[k + 1]]`; `adds` lists load rows in the same
-    way.
-    """
-
-    needs_start: Ints  # (K + 1,)
-    needs: Ints  # resources that must fit
-    adds_start: Ints  # (K + 1,)
-    adds: Ints  # load rows
-
-
-class Shapes(NamedTuple):
-    """The loop's data of every shape, by position and by the ids that shapes share.
-
-    Array shapes: C pod shapes, L load rows, B bases, N nodes, V variants, T terms.
-    """
-
-    kind: Ints  # (C,) -1 where the loop cannot place the shape
-    base: Ints  # (C,)
-    variant: Ints  # (C,)
-    card: Ints  # (C,)
-    slot: Ints  # (C,) row of the cached totals, -1 for none
-    delta: Ints  # (C, L)
-    extra: Ints  # (C, 4)
-    bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
-    candidates: Ints  # (B,) number of nodes that pass the STATIC filters
-    code: Ints  # (V, T) formula, -1 if the plugin skips the shape
-    given: Floats  # (V, T, MOST_NUMBERS)
-    cards: GpuDemands
-
-
-class ShapeTotals(NamedTuple):
-    """Cached totals of recurring shapes. Array shapes: Q cached pod shapes, N nodes rounded up to whole blocks."""
-
-    totals: Floats  # (Q, N)
-    greatest: Floats  # (Q, N / BLOCK)
-    seen: Ints  # (Q,) length of the log at the last update, -1 for never
-
-
-class NodeValues(NamedTuple):
-    """Values of the nodes that no shape changes, cached for all shapes. Array shapes: N nodes, R resources.
-
-    `least_free[r, c]` is at most the free amount of resource r on every node of chunk c; the last column applies to all
-    nodes. It does not rise when a node gets more free capacity.
-    """
-
-    free_milli: Ints  # (N,) free milli of all healthy GPUs of the node, 0 if no formula reads it
-    least_free: Ints  # (R, chunks + 1)
-    seen: Ints  # (1,) length of the log at the last update, -1 for never
-
-
-class Scratch(NamedTuple):
-    """Memory for intermediate results. Array shapes: N nodes, M rows of the static block, L of the load block."""
-
-    every: Ints  # (N,) the rows of all nodes
-    totals: Floats  # (N rounded up to whole blocks,) of a shape whose totals are not cached
-    greatest: Floats  # maximum of each block of `totals`
-    rows: Ints  # this and all following: for one chunk of nodes
-    total: Floats
-    usable: Ints  # GPUs as bit sets
-    free_milli: Ints
-    static: Ints  # (M, chunk)
-    load: Ints  # (L, chunk)
-
-
-def scratch(static_rows: int, load_rows: int, nodes: int) -> Scratch:
-    """Return the memory that the loop needs for a cluster."""
-    width = -(-nodes // BLOCK)
-    return Scratch(
-        np.arange(nodes),
-        np.full(width * BLOCK, NOWHERE),
-        np.empty(width),
-        rows=np.zeros(_CHUNK, np.int64),
-        total=np.zeros(_CHUNK),
-        usable=np.zeros(_CHUNK, np.int64),
-        free_milli=np.zeros(_CHUNK, np.int64),
-        static=np.zeros((static_rows, _CHUNK), np.int64),
-        load=np.zeros((load_rows, _CHUNK), np.int64),
-    )
-
-
-class BatchDecisions(NamedTuple):
-    """Output of the loop for each pod: its node's row (-1 if not placed), that row's total, its GPUs as a bit set."""
-
-    row: Ints
-    total: Floats
-    cards: Ints
 
 
 @loop_function
@@ -149,11 +44,11 @@ def _set_greatest(greatest: Any, block: int, totals: Any) -> None:
 def _refresh(row: int, values: Any, static: Any, load: Any, at: Any, terms: Any) -> None:
     """Update the cached values of one node."""
     least = values.least_free
-    chunk, every = row // _CHUNK, least.shape[1] - 1
+    chunk, all_nodes = row // CHUNK, least.shape[1] - 1
     for resource in range(len(least)):
         free = static[at.allocatable + resource, row] - load[at.requested + resource, row]
         least[resource, chunk] = min(least[resource, chunk], free)
-        least[resource, every] = min(least[resource, every], free)
+        least[resource, all_nodes] = min(least[resource, all_nodes], free)
     if terms.cards and static[at.cards_healthy, row] > 0:
         free = 0
         for card in range(at.cards):
@@ -208,29 +103,29 @@ def _sweep(
 ) -> None:  # fmt: skip
     """Write the totals of all nodes into `out`."""
     base = shapes.bases[shapes.base[shape]]
-    for first in range(0, len(base), _CHUNK):
-        last = min(first + _CHUNK, len(base))
+    for first in range(0, len(base), CHUNK):
+        last = min(first + CHUNK, len(base))
         for i in range(first, last):  # numba needs seconds to compile the assignment of a slice
             out[i] = base[i]
         nodes = Stretch(static, load, values.free_milli[first:last], first, last, every[first:last])
-        least = values.least_free[:, first // _CHUNK]
+        least = values.least_free[:, first // CHUNK]
         _add_up(shape, out[first:last], usable, least, nodes, static, load, at, terms, kinds, shapes)
 
 
 @loop_function
 def _update_totals(
-    shape: int, changed: Any, totals: Any, greatest: Any, room: Any, values: Any,
+    shape: int, changed: Any, totals: Any, greatest: Any, scratch: Any, values: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
 ) -> None:  # fmt: skip
     """Update the cached totals of a shape on the `changed` rows, and the maximum of each block."""
-    rows, total, usable = room.rows, room.total, room.usable
-    near_free_milli, near_static, near_load = room.free_milli, room.static, room.load
+    rows, total, usable = scratch.rows, scratch.total, scratch.usable
+    near_free_milli, near_static, near_load = scratch.free_milli, scratch.static, scratch.load
     base, kind, delta = shapes.bases[shapes.base[shape]], shapes.kind[shape], shapes.delta[shape]
     least = values.least_free[:, values.least_free.shape[1] - 1]
     done = 0
     while done < len(changed):
         count = 0
-        while done < len(changed) and count < _CHUNK:
+        while done < len(changed) and count < CHUNK:
             row = changed[done]
             rows[count], total[count] = row, base[row]
             count += int(base[row] > NOWHERE)
@@ -312,18 +207,18 @@ def _drawn(totals: Any, best: float, draw: Any) -> int:
 @loop_function
 def _place(
     pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any, kept: Any,
-    values: Any, room: Any, log: Any, logged: int, decided: Any,
+    values: Any, scratch: Any, log: Any, logged: int, decided: Any,
 ) -> tuple[int, int]:  # fmt: skip
     """Place pods one after the other; return how many were decided and the new length of the log.
 
     Shapes: `pods` (P,) shape ids; `stops` (P,) True if a pod that fits nowhere ends the run undecided; `draws` (P,)
-    uint64, empty if ties are broken by name; `log` int64 with room for P more rows.
+    uint64, empty if ties are broken by name; `log` int64 with scratch for P more rows.
     """
     pods, stops, draws, static, load = borrowed((pods, stops, draws, static, load))
     terms, kinds, shapes, kept, values = borrowed((terms, kinds, shapes, kept, values))
-    room, log, decided = borrowed((room, log, decided))
+    scratch, log, decided = borrowed((scratch, log, decided))
     nodes = load.shape[1]
-    every, usable = room.every, room.usable
+    every, usable = scratch.every, scratch.usable
     if values.seen[0] < 0:
         for row in range(nodes):
             _refresh(row, values, static, load, at, terms)
@@ -333,7 +228,7 @@ def _place(
     for p in range(len(pods)):
         shape = pods[p]
         slot = shapes.slot[shape]
-        totals, greatest, since = room.totals, room.greatest, -1
+        totals, greatest, since = scratch.totals, scratch.greatest, -1
         if slot >= 0:
             totals, greatest, since = kept.totals[slot], kept.greatest[slot], kept.seen[slot]
             kept.seen[slot] = logged
@@ -343,14 +238,14 @@ def _place(
             if shapes.candidates[shapes.base[shape]] * _SPARSE < nodes:
                 totals[:] = NOWHERE
                 greatest[:] = NOWHERE
-                _update_totals(shape, every, totals, greatest, room, values, static, load, at, terms, kinds, shapes)
+                _update_totals(shape, every, totals, greatest, scratch, values, static, load, at, terms, kinds, shapes)
             else:
                 _sweep(shape, totals, every, usable, values, static, load, at, terms, kinds, shapes)
                 for block in range(len(greatest)):
                     _set_greatest(greatest, block, totals)
         elif since < logged:
             changed = log[since:logged]
-            _update_totals(shape, changed, totals, greatest, room, values, static, load, at, terms, kinds, shapes)
+            _update_totals(shape, changed, totals, greatest, scratch, values, static, load, at, terms, kinds, shapes)
         row = _first_best(totals, greatest)
         best = totals[row]
         if best == NOWHERE:
@@ -377,11 +272,6 @@ def _place(
         logged += 1
     values.seen[0] = logged
     return len(pods), logged
-
-
-def chunks(nodes: int) -> int:
-    """Return the number of chunks in which a sweep passes over all nodes."""
-    return -(-nodes // _CHUNK)
 
 
 class Loop(NamedTuple):

@@ -32,7 +32,7 @@ from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.scoring import Evaluator
 from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Refusal, Skip
 
-from .kernel import BLOCK, NodeValues, RequestKinds, Shapes, ShapeTotals, Terms, chunks, scratch
+from .loop_arrays import BLOCK, NodeValues, RequestKinds, Shapes, ShapeTotals, Terms, chunks, new_scratch
 from .terms import NOWHERE, FieldRows, GpuDemands
 
 _MOST_KEPT = 1024
@@ -117,7 +117,7 @@ class Plans:
             np.full((len(state.resources), chunks(self._nodes) + 1), np.iinfo(np.int64).max),
             np.full(1, UNKNOWN, np.int64),
         )
-        self.room = scratch(len(state.columns.static), len(state.columns.load), self._nodes)
+        self.scratch = new_scratch(len(state.columns.static), len(state.columns.load), self._nodes)
         self._kept = self._bases = 0
 
     @property

@@ -67,10 +67,9 @@ def record_placed_arrivals(
             results = [_with_ids(pod, result) for pod, result in arrivals]
             insert([decision_row(cluster, result, revision, snapshot, now) for result in results])
             # The reserved pod may have labels that the decided pod lacks: see `ArrivalScheduler.place`.
-            changed = [pod.spec.labels != result.waiting.spec.labels for pod, result in arrivals]
             reserved = [
-                msgspec.structs.replace(reserved_pod(result), changed=differs)
-                for result, differs in zip(results, changed, strict=True)
+                msgspec.structs.replace(reserved_pod(result), changed=result.waiting.spec.labels != pod.spec.labels)
+                for result, (pod, _) in zip(results, arrivals, strict=True)
             ]
             insert_reservations(cluster, reserved, epoch, now)
             dispatch.wake(cluster_id, dispatch.REPORT)

@@ -1,0 +1,125 @@
+"""Arrays that the compiled loop reads and writes, apart from the columns of the cluster.
+
+`plans` fills the arrays of a policy, `kernel` runs on them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hetsched.engine.cluster.columns import Floats, Ints
+
+from .terms import NOWHERE, GpuDemands
+
+BLOCK = 64
+# Columns that are used together fit the L1 cache; not a power of two, so that they do not evict each other.
+CHUNK = 504
+
+
+class Terms(NamedTuple):
+    """The plugins with formulas, in policy order: their weights, the field rows they read, the value of each GPU."""
+
+    weight: Floats  # 0 for a filter
+    static: Ints
+    load: Ints
+    cards: bool  # whether the free milli of all GPUs of a node are read
+    each_card: bool  # whether the free milli of single GPUs are read
+    card_worth: Floats  # (G, N)
+
+
+class RequestKinds(NamedTuple):
+    """Kinds of shapes: shapes of one kind request the same resources and change the same load rows.
+
+    K kinds. Kind k has the resources `needs[needs_start[k] : needs_start[k + 1]]`; `adds` lists load rows in the same
+    way.
+    """
+
+    needs_start: Ints  # (K + 1,)
+    needs: Ints  # resources that must fit
+    adds_start: Ints  # (K + 1,)
+    adds: Ints  # load rows
+
+
+class Shapes(NamedTuple):
+    """The loop's data of every shape, by position and by the ids that shapes share.
+
+    Array shapes: C pod shapes, L load rows, B bases, N nodes, V variants, T terms.
+    """
+
+    kind: Ints  # (C,) -1 where the loop cannot place the shape
+    base: Ints  # (C,)
+    variant: Ints  # (C,)
+    card: Ints  # (C,)
+    slot: Ints  # (C,) row of the cached totals, -1 for none
+    delta: Ints  # (C, L)
+    extra: Ints  # (C, 4)
+    bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
+    candidates: Ints  # (B,) number of nodes that pass the STATIC filters
+    code: Ints  # (V, T) formula, -1 if the plugin skips the shape
+    given: Floats  # (V, T, MOST_NUMBERS)
+    cards: GpuDemands
+
+
+class ShapeTotals(NamedTuple):
+    """Cached totals of recurring shapes. Array shapes: Q cached pod shapes, N nodes rounded up to whole blocks."""
+
+    totals: Floats  # (Q, N)
+    greatest: Floats  # (Q, N / BLOCK)
+    seen: Ints  # (Q,) length of the log at the last update, -1 for never
+
+
+class NodeValues(NamedTuple):
+    """Values of the nodes that no shape changes, cached for all shapes. Array shapes: N nodes, R resources.
+
+    `least_free[r, c]` is at most the free amount of resource r on every node of chunk c; the last column applies to all
+    nodes. It does not rise when a node gets more free capacity.
+    """
+
+    free_milli: Ints  # (N,) free milli of all healthy GPUs of the node, 0 if no formula reads it
+    least_free: Ints  # (R, chunks + 1)
+    seen: Ints  # (1,) length of the log at the last update, -1 for never
+
+
+class Scratch(NamedTuple):
+    """Memory for intermediate results. Array shapes: N nodes, M rows of the static block, L of the load block."""
+
+    every: Ints  # (N,) the rows of all nodes
+    totals: Floats  # (N rounded up to whole blocks,) of a shape whose totals are not cached
+    greatest: Floats  # maximum of each block of `totals`
+    rows: Ints  # this and all following: for one chunk of nodes
+    total: Floats
+    usable: Ints  # GPUs as bit sets
+    free_milli: Ints
+    static: Ints  # (M, chunk)
+    load: Ints  # (L, chunk)
+
+
+def new_scratch(static_rows: int, load_rows: int, nodes: int) -> Scratch:
+    """Return the memory that the loop needs for a cluster."""
+    width = -(-nodes // BLOCK)
+    return Scratch(
+        np.arange(nodes),
+        np.full(width * BLOCK, NOWHERE),
+        np.empty(width),
+        rows=np.zeros(CHUNK, np.int64),
+        total=np.zeros(CHUNK),
+        usable=np.zeros(CHUNK, np.int64),
+        free_milli=np.zeros(CHUNK, np.int64),
+        static=np.zeros((static_rows, CHUNK), np.int64),
+        load=np.zeros((load_rows, CHUNK), np.int64),
+    )
+
+
+class BatchDecisions(NamedTuple):
+    """Output of the loop for each pod: its node's row (-1 if not placed), that row's total, its GPUs as a bit set."""
+
+    row: Ints
+    total: Floats
+    cards: Ints
+
+
+def chunks(nodes: int) -> int:
+    """Return the number of chunks in which a sweep passes over all nodes."""
+    return -(-nodes // CHUNK)
