@@ -49,7 +49,8 @@ class Standalone:
         self.process = Process(self._command, env=self._env, log=log, cwd=self._cwd)
 
     def wait_until_ready(self) -> None:
-        wait_until(lambda: "is ready at" in self.said() or not self.process.running, what=self.said, seconds=120)
+        last_line = "stop        Ctrl-C"
+        wait_until(lambda: last_line in self.said() or not self.process.running, what=self.said, seconds=120)
         assert self.process.running, self.said() + self.logs()
 
     def said(self) -> str:

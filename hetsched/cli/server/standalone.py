@@ -318,15 +318,16 @@ def step(title: str) -> Iterator[None]:
 
 
 def print_address(url: str, data_dir: Path, admin: dict[str, str] | None) -> None:
-    """Print the address and the first credentials."""
-    out = console()
-    out.print(f"\nhetsched is ready at [bold]{url}[/]")
+    """Print the address and the first credentials, in one write: a reader of the output sees all of it or nothing."""
+    lines = ["", f"hetsched is ready at [bold]{url}[/]"]
     if admin:
-        out.print(f"  log in as   [bold]{admin['username']}[/]")
-        out.print(f"  password    [bold]{admin['password']}[/]   shown only once")
-        out.print(f"  change it   {url}admin/password_change/")
+        lines += [
+            f"  log in as   [bold]{admin['username']}[/]",
+            f"  password    [bold]{admin['password']}[/]   shown only once",
+            f"  change it   {url}admin/password_change/",
+        ]
     else:
-        out.print("  log in with the password of the first start; use --reset-password to set a new one")
-    out.print(f"  data        {data_dir}")
-    out.print("  stop        Ctrl-C\n")
+        lines.append("  log in with the password of the first start; use --reset-password to set a new one")
+    lines += [f"  data        {data_dir}", "  stop        Ctrl-C", ""]
+    console().print("\n".join(lines))
     sys.stdout.flush()
