@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from hetsched.cli import resources
-from hetsched.cli.main import app
 from hetsched.cli.workloads import batch, hold, plans, webhook, workloads
 from hetsched.client import Client
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Delivery, Hold, Workload
+from tests.unit.cli.calling import run
 from workers.schedule import run as decide
 
 from .conftest import POD, Api
@@ -49,7 +49,7 @@ def shell(operator: Api, monkeypatch: pytest.MonkeyPatch) -> Shell:
         monkeypatch.setattr(module, "connect", connect)
 
     def call(*words: str | Path) -> Result:
-        return CliRunner().invoke(app, [str(word) for word in words])
+        return run(*words)
 
     return call
 

@@ -1,8 +1,8 @@
 """A real control plane in separate processes, and Chromium as its client.
 
-The control plane is started once, and Chromium once per file. The demo cluster runs without its stream of workloads, so
-nothing changes unless a test changes it. Each test gets its own logged-in browser contexts, and fails if a page
-violates its content security policy or logs an error.
+The control plane and Chromium are started once. The demo cluster runs without its stream of workloads, so nothing
+changes unless a test changes it. Each test gets its own logged-in browser contexts, and fails if a page violates its
+content security policy or logs an error.
 
 The tests check the behaviour of scripts, but not the content of pages (`tests/pages`) or their appearance.
 """
@@ -62,10 +62,10 @@ def console() -> Iterator[Console]:
         yield Console(plane)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    # Playwright must end with the file, because it keeps an event loop in this thread that would block Django and other
-    # tests.
+    # Playwright must end with this folder, because it keeps an event loop in this thread that would block Django and
+    # other tests.
     with sync_playwright() as playwright:
         program = parts.require("chromium")
         browser = playwright.chromium.launch(executable_path=str(program), args=["--no-sandbox"])

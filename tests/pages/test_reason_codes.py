@@ -24,7 +24,10 @@ def templates_by_code() -> dict[str, set[str]]:
     """Return the templates of each reason code; a name is resolved to the messages assigned to it in the module."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in FILES:
-        tree = ast.parse(path.read_text())
+        text = path.read_text()
+        if not any(f"{maker}(" in text for maker in MAKERS):
+            continue
+        tree = ast.parse(text)
         for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))):
             nodes = [*ast.walk(scope)]
             names: dict[str, set[str]] = defaultdict(set)

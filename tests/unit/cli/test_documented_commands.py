@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
-from typer.testing import CliRunner
+import typer
 
 from hetsched.cli.kinds import kind_of
 from hetsched.cli.main import app
+from tests.unit.cli.calling import command_tree, run
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -46,7 +46,7 @@ def parsed(line: str) -> Any:
     words = words[: ends[0]] if ends else words
     if words[0] == "agent":  # it parses its own options
         return None
-    context = typer.main.get_command(app).make_context("hetsched", words)
+    context = command_tree(app).make_context("hetsched", words)
     while getattr(context.command, "commands", None) and (context._protected_args or context.args):
         name, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
         if not rest and getattr(inner, "commands", None):
@@ -84,7 +84,7 @@ def test_first_commands_of_the_readme_work(monkeypatch: pytest.MonkeyPatch) -> N
     quick = [line for line in commands(first) if re.match(r"hetsched (isa|whatif|check|simulate) ", line)]
     assert len(quick) == 4
     for line in quick:
-        answer = CliRunner().invoke(app, shlex.split(line)[1:])
+        answer = run(*shlex.split(line)[1:])
         # The checked job is for x86-64; another machine's own programs do not match it.
         expected = 12 if "--artefact" in line and platform.machine() != "x86_64" else 0
         assert answer.exit_code == expected, (line, answer.output)
