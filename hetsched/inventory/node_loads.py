@@ -79,6 +79,7 @@ class ClusterColumns(NamedTuple):
     has_nominations: bool
     has_refused_evictions: bool
     has_rejections: bool
+    has_displaceable_pods: bool
 
 
 def current_columns(cluster_id: int) -> ClusterColumns:

@@ -15,6 +15,7 @@ from typing import Any
 from django.apps import apps
 from django.db.models import (
     BigIntegerField,
+    BooleanField,
     Case,
     CharField,
     Exists,
@@ -35,12 +36,12 @@ from django.db.models.lookups import Exact
 from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 
 # The columns of a cluster that each batch reads, in the order of `inventory.node_loads.ClusterColumns`. The last
-# columns show whether the cluster has active nominations, evictions that were refused recently, and kubelet rejections
-# that are not cleared.
+# columns show whether the cluster has active nominations, evictions that were refused recently, kubelet rejections that
+# are not cleared, and pods or holds that pods of other schedulers may displace.
 CLUSTER_COLUMNS = (
     "revision", "layout_revision", "inventory_revision", "definitions_revision", "forgotten_revision", "policy_name",
     "decision_time", "connection__follower_epoch", "connection__shadow_of", "has_nominations", "has_refused_evictions",
-    "has_rejections",
+    "has_rejections", "has_displaceable_pods",
 )  # fmt: skip
 # The columns of a pending pod that a decision needs.
 PENDING_POD = (
@@ -184,12 +185,17 @@ def _known_pods() -> QuerySet[Any]:
     # With an OR of the conditions the database would use neither index.
     found = _rows("placement.Pod", named & live).order_by().values("pk")
     found = found.union(_rows("placement.Pod", named & given_up).order_by().values("pk"), all=True)
-    rows = _rows("placement.Pod", pk__in=found)
+    rows = _rows("placement.Pod", pk__in=found).annotate(
+        has_evictions=Exists(_rows("placement.Eviction", victim=OuterRef("pk")))
+    )
     return rows.select_related("node").defer("spec", "node__report").order_by()
 
 
 KNOWN_PODS = PreparedQuery(_known_pods)
-"""Live pods of these names, and watched ones in the state `given_up`, with their nodes, without specs and reports."""
+"""Live pods of these names, and watched ones in the state `given_up`, with their nodes, without specs and reports.
+
+Each has `has_evictions`: the pod is the victim of an eviction.
+"""
 
 ACTIVE_RESERVATIONS = PreparedQuery(
     lambda: (
@@ -229,7 +235,11 @@ def _cluster_columns() -> QuerySet[Any]:
         "has_rejections": _rows("placement.Rejection", cleared_at=None, owner__gte=""),
     }
     rows = _rows("inventory.Cluster", pk=Parameter("cluster"))
-    found = {name: Exists(flagged.filter(cluster=OuterRef("pk"))) for name, flagged in flags.items()}
+    found: dict[str, Any] = {name: Exists(flagged.filter(cluster=OuterRef("pk"))) for name, flagged in flags.items()}
+    placed = _rows("placement.Pod", _indexed("placement.Pod", "placement_pod_live_state"), state="placed")
+    holds = _rows("placement.Hold", _indexed("placement.Hold", "placement_hold_open"))
+    either = (Q(Exists(model.filter(cluster=OuterRef("pk")))) for model in (placed, holds))
+    found["has_displaceable_pods"] = ExpressionWrapper(next(either) | next(either), BooleanField())
     return rows.annotate(**found).order_by().values_list(*CLUSTER_COLUMNS)
 
 

@@ -76,6 +76,7 @@ class ClusterTransaction:
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
         self._columns: set[str] = set()  # cluster columns that `close` writes
+        self.gone_node_ids: list[int] = []  # after `close`: nodes of this transaction that are gone and have no pods
 
     @cached_property
     def database_now(self) -> datetime:
@@ -176,6 +177,7 @@ class ClusterTransaction:
         """Write and publish the results of the moves and reservations; pod counts may be published later."""
         decisions = [*self._write_placement_effects(), *decisions]
         nodes = add_loads(self.cluster, self._loads) if self._loads else {}
+        self.gone_node_ids = [node.pk for node in nodes.values() if node.gone and not node.pods]
         if nodes:
             self._columns.update(TOTALS)
         if self._columns:

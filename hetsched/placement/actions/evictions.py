@@ -232,6 +232,8 @@ def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:
 
 def mark_victims(victim_ids: Sequence[int]) -> None:
     """Write the preemptor, or the reason of the eviction, into the message of each ended pod that was evicted."""
+    if not victim_ids:
+        return
     asked = (
         Eviction.objects.filter(state=Eviction.ASKED)
         .select_related("nomination__pod", "nomination__node", "victim")

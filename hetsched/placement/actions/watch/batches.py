@@ -52,7 +52,7 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
         nodes, events = apply_node_changes(cluster, changes)
         if events:
             inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
-        batch = PodTransitions(cluster)
+        batch = PodTransitions(cluster, current)
         if cluster.layout_revision == cluster.revision:
             charge_unassigned_pods(batch.change)
         batch.sort(changes)
@@ -60,7 +60,7 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
         if current.shadow_of and changes.bound:
             record_bound_pods(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         _publish_conflicts(cluster, batch.conflicted_nodes)
-        among = None if nodes or changes.nodes_gone else batch.freed_node_ids
+        among = None if nodes or changes.nodes_gone else batch.change.gone_node_ids
         forgotten = (among is None or bool(among)) and delete_gone_nodes(cluster, among)
         if nodes or changes.nodes_gone or forgotten:
             _publish_nodes(cluster, nodes, changes.nodes_gone)

@@ -22,8 +22,11 @@ from ..change import ClusterTransaction
 from ..displaced_pods import displace_pods
 
 
-def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod]) -> int:
-    """Reserve the resources of pods that another scheduler placed."""
+def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod], *, displaces: bool) -> int:
+    """Reserve the resources of pods that another scheduler placed; return how many pods were added.
+
+    With `displaces`, pods and holds that no longer fit their node are displaced.
+    """
     node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
     # Do not use the allocation in the pod's annotation, because any user can write it: `_allocations` chooses GPUs and
     # CPUs for the requests.
@@ -39,10 +42,9 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
     insert(pods)
     reserved = [ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
     change.reserve(reserved, change.cluster.leader_epoch)
-    if reserved:
-        displace_pods(
-            change, {reserved_pod.node_id for reserved_pod in reserved}, by=format_pods([pod.key for pod in pods], 3)
-        )
+    if reserved and displaces:
+        node_ids_of_reserved = {reserved_pod.node_id for reserved_pod in reserved}
+        displace_pods(change, node_ids_of_reserved, by=format_pods([pod.key for pod in pods], 3))
     return len(pods)
 
 

@@ -19,15 +19,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
 
 from hetsched.adapters.oci.facts import without_facts
-from hetsched.contracts.message import Message, joined, verbatim
+from hetsched.contracts.message import Message, joined, to_column, verbatim
 from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.waits import Event
 from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.node_loads import ClusterColumns
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.in_place import fingerprint, updated_spec
 from hetsched.placement.lifecycle import HOLDING, State
@@ -51,6 +53,7 @@ from .foreign_pods import charge_foreign_pods
 # Pods in these states may return to the queue, so a change in place also updates their spec.
 _NOT_BOUND = {State.PLACED.value, State.BINDING.value}
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
+_MESSAGES = f"UPDATE {Pod._meta.db_table} SET message = %s WHERE id = %s"  # noqa: S608
 _SPEC_COLUMNS = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
 # Every bound pod passes through these states; one event may report several transitions.
 _PROGRESS = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
@@ -74,8 +77,9 @@ class BatchOutcome(msgspec.Struct, frozen=True):
 class PodTransitions:
     """The pods of one batch, grouped by their transitions."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, current: ClusterColumns) -> None:
         self.cluster = cluster
+        self.current = current
         self.change = ClusterTransaction(cluster)
         self.steps: dict[State, list[Pod]] = {step: [] for step in (*_PROGRESS, State.SUCCEEDED, State.FAILED)}
         self.cancelled: dict[str, list[Pod]] = defaultdict(list)
@@ -88,7 +92,6 @@ class PodTransitions:
         self.changed_specs: list[tuple[Pod, PodSpec]] = []  # pods that changed in place, and their new specs
         self.deleted: list[Pod] = []
         self.stopped_uids: set[str] = set()
-        self.freed_node_ids: set[int] = set()  # ids of nodes on which pods ended
 
     def sort(self, changes: Changes) -> None:
         """Group the pods by transition, without writing."""
@@ -173,20 +176,20 @@ class PodTransitions:
                 change.move(self.steps[step], step, **columns)
         ended = [*self.steps[State.SUCCEEDED], *self.steps[State.FAILED]]
         cancelled = [row for rows in self.cancelled.values() for row in rows]
-        self.freed_node_ids = {row.node_id for row in (*ended, *cancelled) if row.node_id is not None}
         remaining = terminating_reservations(row for row in self.deleted if row.uid not in self.stopped_uids)
         change.free(ended, Message("the pod ended"))
         change.free([row for row in cancelled if State(row.state) in HOLDING], Message("the pod was deleted"))
         for end in (State.SUCCEEDED, State.FAILED):
             change.move(self.steps[end], end, queued=False, finished_at=change.now)
-        for message, rows in self.messages.items():
-            for some in batched([row.pk for row in rows]):
-                Pod.objects.filter(pk__in=some).update(message=message)
-            change.touch(rows)
+        messages = [(to_column(message), row.pk) for message, rows in self.messages.items() for row in rows]
+        change_many(_MESSAGES, messages)
+        change.touch(chain.from_iterable(self.messages.values()))
         refused = {row.pk for row, _ in self.rejected}
         runs = [row for row in self.steps[State.RUNNING] if row.pk not in refused]
         request_job_reads(self.cluster, [*ended, *cancelled])
-        self.conflicted_nodes = [*record_rejections(change, self.rejected), *clear_rejections(change, runs)]
+        self.conflicted_nodes = record_rejections(change, self.rejected)
+        if self.rejected or self.current.has_rejections:
+            self.conflicted_nodes += clear_rejections(change, runs)
         for reason, rows in self.cancelled.items():
             change.move(rows, State.CANCELLED, queued=False, finished_at=change.now, message=reason)
         for reason, rows in self.cancelled.items():
@@ -194,14 +197,14 @@ class PodTransitions:
                 change, [row for row in rows if row.state in _NOT_BOUND and row.origin in Pod.OURS], reason
             )
         reserve_orphaned_pods(change, remaining)
-        charged = charge_foreign_pods(self.change, self.charged)
+        charged = charge_foreign_pods(change, self.charged, displaces=self.current.has_displaceable_pods)
         self._reserve_again()
         arrived = len(self.arrivals)
         self.arrivals = adopt_pods(change, self.arrivals)
         if ended or cancelled:
-            over = [row.pk for row in (*ended, *cancelled)]
-            mark_victims(over)
-            requeue_nominees(over)
+            evicted = [row.pk for row in (*ended, *cancelled) if getattr(row, "has_evictions", True)]
+            mark_victims(evicted)
+            requeue_nominees(evicted)
             requeue_nominees_of_uids(self.cluster, [row.uid for row in cancelled if row.origin == Pod.REMNANT])
             change.requeue()
         self._create_workloads()
@@ -265,7 +268,7 @@ class PodTransitions:
         change.free(rows, IN_PLACE)
         change.reserve(reserved, self.cluster.leader_epoch, frozenset(events))
         change.touch(rows)
-        for node_id, key in grown.items():
+        for node_id, key in grown.items() if self.current.has_displaceable_pods else ():
             displace_pods(change, {node_id}, by=key)
 
     def _create_workloads(self) -> None:
