@@ -113,19 +113,25 @@ _PACKED = (
 )  # fmt: skip
 
 
-def pack_tiles(nodes: QuerySet[Node]) -> dict[str, list[Any]]:
+def pack_tiles(nodes: QuerySet[Node]) -> dict[str, Any]:
     """Return the tiles of many nodes, ordered by name, as columns; the page's script builds the tiles.
 
     `group` and `isa` are indexes into `groups` (family and pool) and `isas`, -1 for none. `state` is the sum of 1 for a
-    cordoned node and 2 for a node that is not ready. Ratios are in ten-thousandths, -1 for none. `maintenance` is None
-    for most nodes.
+    cordoned node and 2 for a node that is not ready. Ratios are in ten-thousandths, -1 for none. `maintenance`, and
+    `installed` (the number of GPUs where it is not `cards`), are maps by position, because they are empty for most nodes.
     """
     groups: dict[tuple[str, str], int] = {}
     isas: dict[str, int] = {}
-    rows = []
+    maintenance: dict[int, dict[str, Any]] = {}
+    all_cards: dict[int, int] = {}
+    rows: list[tuple[Any, ...]] = []
     for name, family, isa, pool, ready, cordoned, requested, allocatable, milli, cards, installed, maintained, pods in (
         nodes.order_by("name").values_list(*_PACKED).iterator(chunk_size=2000)
     ):
+        if out := _maintenance(maintained, installed - cards):
+            maintenance[len(rows)] = out
+        if installed != cards:
+            all_cards[len(rows)] = installed
         rows.append(
             (
                 name,
@@ -136,16 +142,16 @@ def pack_tiles(nodes: QuerySet[Node]) -> dict[str, list[Any]]:
                 _ten_thousandths(requested.get("memory", 0), allocatable.get("memory", 0)),
                 _ten_thousandths(milli, installed * 1000),
                 cards,
-                installed,
-                _maintenance(maintained, installed - cards),
                 pods,
             )
         )
-    names = ("name", "group", "isa", "state", "cpu", "memory", "gpu", "cards", "installed", "maintenance", "pods")
+    names = ("name", "group", "isa", "state", "cpu", "memory", "gpu", "cards", "pods")
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     return {
         "groups": list(groups),
         "isas": list(isas),
+        "installed": all_cards,
+        "maintenance": maintenance,
         **{key: list(column) for key, column in zip(names, columns, strict=True)},
     }
 

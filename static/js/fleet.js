@@ -38,7 +38,7 @@ function unpacked({ groups, isas, ...columns }) {
       if (value !== undefined) node[kind] = value;
     }
     node.cards = columns.cards[at];
-    node.cardsInstalled = columns.installed[at];
+    node.cardsInstalled = columns.installed[at] ?? node.cards;
     if (columns.maintenance[at]) node.maintenance = columns.maintenance[at];
     node.pods = columns.pods[at];
     nodes[name] = node;
@@ -66,7 +66,7 @@ function drawNodes() {
   for (const [kind, legend] of Object.entries(legends)) legend.hidden = kind !== size;
   measures.hidden = size !== "heat";
   view.draw(nodes);
-  drawMaintenance();
+  drawMaintenance(Object.keys(nodes));
   moved.clear();
   showUpdates();
   find();
@@ -74,9 +74,14 @@ function drawNodes() {
 }
 
 // The number of GPUs and zones in maintenance; the chip links to the list of their nodes, or to a single node directly.
-function drawMaintenance() {
+// `changed` are the names of the nodes that may have changed: most patches change no maintenance.
+const maintained = new Set();
+function drawMaintenance(changed) {
+  const affected = changed.filter((name) => nodes[name]?.maintenance || maintained.delete(name));
+  if (!affected.length) return;
+  for (const name of affected) if (nodes[name]?.maintenance) maintained.add(name);
   const chip = document.getElementById("maintained");
-  const found = Object.values(nodes).filter((node) => node.maintenance);
+  const found = [...maintained].map((name) => nodes[name]);
   chip.hidden = found.length === 0;
   if (chip.hidden) return;
   const total = (count) => found.reduce((sum, { maintenance }) => sum + maintenance[count], 0);
@@ -102,7 +107,7 @@ const isRead = () => panel.matches(":hover") || holder.contains(document.activeE
 function changeNodes(names) {
   const moving = names.filter((name) => !view.holds(nodes, [name]));
   view.update(nodes, names);
-  drawMaintenance();
+  drawMaintenance(names);
   for (const name of moving) moved.add(name);
   if (moved.size && !isRead()) drawNodes();
   else showUpdates();

@@ -26,19 +26,20 @@ from workers.schedule import run as schedule
 pytestmark = pytest.mark.django_db
 
 
-def unpacked(columns: dict[str, list[Any]]) -> dict[str, Any]:
+def unpacked(columns: dict[str, Any]) -> dict[str, Any]:
     """Convert columns to tiles, as the page's script does."""
-    groups, isas, tiles = columns.pop("groups"), columns.pop("isas"), {}
-    for one in zip(*columns.values(), strict=True):
+    groups, isas, installed, maintenance = (columns.pop(key) for key in ("groups", "isas", "installed", "maintenance"))
+    tiles = {}
+    for at, one in enumerate(zip(*columns.values(), strict=True)):
         values = dict(zip(columns, one, strict=True))
         family, pool = groups[values["group"]]
         ratios = {key: values[key] / 10_000 for key in ("cpu", "memory", "gpu") if values[key] >= 0}
         isa = {"isa": isas[values["isa"]]} if values["isa"] >= 0 else {}
         state = {"ready": values["state"] < 2, "cordoned": values["state"] % 2 == 1}
         rest = {key: values[key] for key in ("name", "cards", "pods")}
-        rest["cardsInstalled"] = values["installed"]
-        if values["maintenance"]:
-            rest["maintenance"] = values["maintenance"]
+        rest["cardsInstalled"] = installed.get(str(at), values["cards"])
+        if str(at) in maintenance:
+            rest["maintenance"] = maintenance[str(at)]
         tiles[values["name"]] = {**rest, "family": family, "pool": pool, **state, **isa, **ratios}
     return tiles
 
