@@ -131,7 +131,7 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
 
     The nodes are saved. The caller must save the fields `TOTALS` of the cluster together with its other changes.
     """
-    nodes = {node.pk: node for node in NODES(ids=loads)}
+    nodes = {node.pk: node for node in NODES(ids=loads, cluster=cluster.pk, names=())}
     totals: dict[str, int] = defaultdict(int, cluster.requested)
     for node_id, load in loads.items():
         node = nodes[node_id]

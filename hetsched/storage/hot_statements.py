@@ -114,12 +114,19 @@ ADVANCE = PreparedUpdate(
 """
 
 
-def _loaded_nodes() -> QuerySet[Any]:
-    return _rows("inventory.Node", pk__in=ListParameter("ids")).defer("report")
+def _nodes() -> QuerySet[Any]:
+    named = {"cluster": Parameter("cluster"), "name__in": ListParameter("names", str)}
+    # With an OR of the conditions the database would use neither index.
+    found = _rows("inventory.Node", pk__in=ListParameter("ids")).order_by().values("pk")
+    found = found.union(_rows("inventory.Node", **named).order_by().values("pk"), all=True)
+    return _rows("inventory.Node", pk__in=found).defer("report").order_by()
 
 
-NODES = PreparedQuery(_loaded_nodes)
-"""Nodes by ID, without their reports. Each placement and each end of a pod changes their loads."""
+NODES = PreparedQuery(_nodes)
+"""Nodes by ID, and nodes of a cluster by name, without their reports.
+
+Each placement and each end of a pod changes the loads of nodes by ID. Pods of other schedulers name their nodes.
+"""
 
 
 @lru_cache(maxsize=64)

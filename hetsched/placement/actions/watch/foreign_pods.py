@@ -15,8 +15,8 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.placement.scheduler_cache import state_of
-from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
+from hetsched.storage.hot_statements import NODES
 
 from ..change import ClusterTransaction
 from ..displaced_pods import displace_pods
@@ -62,9 +62,8 @@ def charge_unassigned_pods(change: ClusterTransaction) -> None:
 
 
 def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
-    wanted = set(names)
-    rows = Node.objects.filter(cluster=cluster).values_list("name", "id")
-    return dict(row for some in batched(sorted(wanted)) for row in rows.filter(name__in=some))
+    nodes: list[Node] = NODES(ids=(), cluster=cluster.pk, names=set(names))
+    return {node.name: node.pk for node in nodes}
 
 
 def _allocations(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:
