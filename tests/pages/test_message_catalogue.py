@@ -81,7 +81,8 @@ def test_every_entry_of_the_catalogue_has_its_source() -> None:
 
 def test_no_template_is_composed() -> None:
     assert composed_templates("Message(f'{x} fits', x=1)\nMessage('a' + x)\nMessage(x)\nMessage('a', b=f'{c}')") == 2
-    found = {path.name: composed_templates(path.read_text()) for path in MODULES}
+    sources = {path.name: path.read_text() for path in MODULES}
+    found = {name: composed_templates(source) for name, source in sources.items() if "Message(" in source}
     assert {name: count for name, count in found.items() if count} == {}
 
 
