@@ -118,7 +118,7 @@ def pack_tiles(nodes: QuerySet[Node]) -> dict[str, Any]:
 
     `group` and `isa` are indexes into `groups` (family and pool) and `isas`, -1 for none. `state` is the sum of 1 for a
     cordoned node and 2 for a node that is not ready. Ratios are in ten-thousandths, -1 for none. `maintenance`, and
-    `installed` (the number of GPUs where it is not `cards`), are maps by position, because they are empty for most nodes.
+    `installed` (the number of GPUs where it is not `cards`), are maps by position, because most nodes have neither.
     """
     groups: dict[tuple[str, str], int] = {}
     isas: dict[str, int] = {}
