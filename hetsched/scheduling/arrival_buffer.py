@@ -1,7 +1,7 @@
-"""Arriving pods that have no row yet: kept in memory until they are placed or join the queue.
+"""Buffer in memory for arriving pods without a row; a pod leaves it when it is placed or joins the queue.
 
-Rows are written in the order of the events. The buffer therefore contains only the latest state of each pod, and a pod
-whose state is written leaves the buffer first.
+The rows of a pod must be written in the order of its events. The buffer therefore keeps only the latest state of each
+pod, and a pod leaves the buffer before its state is written to a row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import is_ours
 
-WAIT_SECONDS = 3.0  # maximum time before a pod joins the queue, where the console shows it
+WAIT_SECONDS = 3.0  # maximum time in the buffer; the pod then joins the queue, where the console shows it
 
 
 class ArrivalBuffer:
@@ -44,7 +44,7 @@ class ArrivalBuffer:
         self._new.difference_update(keys)
 
     def take(self, pods: Iterable[ObservedPod], *, accepts: bool) -> list[ObservedPod]:
-        """Keep the arriving pods among these pods if `accepts` is True, and return all other pods."""
+        """Remove deleted pods, keep the arriving ones of these pods if `accepts` is True, and return the others."""
         new, self._new = self._new - self._deleted, set()
         for key in self._deleted:
             self._drop(key)
@@ -60,7 +60,11 @@ class ArrivalBuffer:
         return others
 
     def settle(self, *, untried: Collection[str], placed: Collection[str]) -> list[ObservedPod]:
-        """Keep untried pods for at most `WAIT_SECONDS`; remove all other pods and return those without rows."""
+        """Remove the pods for which the last attempt is final, and return those of them that join the queue.
+
+        `untried` contains the keys of the pods that stay for the next attempt, up to `WAIT_SECONDS` after their
+        arrival. `placed` contains the keys of the pods that were placed and therefore have rows.
+        """
         oldest = time.monotonic() - WAIT_SECONDS
         leaving = [pod for key, pod in self._pods.items() if key not in untried or self._since[key] < oldest]
         for pod in leaving:

@@ -45,9 +45,9 @@ log = structlog.get_logger(__name__)
 
 
 class PlacedBatch(msgspec.Struct, frozen=True):
-    """The placements of one transaction, in the order of the decisions, and the keys of the pods that are untried.
+    """The placements of one transaction, and the keys of the pods that stay in the buffer for the next call.
 
-    All other pods of the call join the queue.
+    `results` is in the order of the decisions. Pods that are neither in `results` nor in `untried` join the queue.
     """
 
     results: list[Result] = []
@@ -69,8 +69,8 @@ class ArrivalScheduler:
     ) -> PlacedBatch:
         """Try the first arriving pods, at most `most` (see the constructor); place and commit the pods that fit now.
 
-        With `copies_labels`, the pods are reserved with the labels that the API server will copy from their nodes, so
-        that the confirmations of their bindings change nothing.
+        With `copies_labels`, each reservation contains the labels that the API server will copy from the node to the
+        pod, so that the watch confirmation of the binding changes nothing.
         Raises: Conflict if another transaction was committed on the cluster in the meantime.
         """
         pods = [seen.spec for seen in arrivals if seen.spec is not None and _is_plain(seen.spec)]
@@ -81,7 +81,7 @@ class ArrivalScheduler:
             assert columns is not None
             if columns.follower_epoch != follower_epoch or columns.shadow_of:
                 return PlacedBatch()
-            # The row of a deleted pod of the same name may still hold its resources.
+            # While a deleted pod of the same name holds resources, the new pod joins the queue.
             new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
             try:
                 return self._place(snapshot, columns, new, lease, copies_labels=copies_labels)
@@ -142,7 +142,7 @@ class ArrivalScheduler:
         return PlacedBatch(committed.results, untried)
 
     def _rows(self, columns: ClusterColumns, pods: Sequence[PodSpec], active: ActivePolicies) -> list[Pod]:
-        """Return unsaved rows of the pods, except pods that have a problem."""
+        """Return unsaved rows of the pods, except pods whose request or policy is invalid."""
         if self._cluster is None or self._definitions_revision != columns.definitions_revision:
             self._cluster = Cluster.objects.get(pk=self._cache.cluster_id)
             self._definitions_revision = columns.definitions_revision
@@ -152,7 +152,7 @@ class ArrivalScheduler:
 
 
 def _is_plain(spec: PodSpec) -> bool:
-    """Return whether a pod can be placed without regard to other pods, holds and workloads."""
+    """Return whether a pod can be placed without regard to gangs and submissions, and has no scheduling gate."""
     return spec.ready and spec.gang is None and WORKLOAD_LABEL not in spec.labels
 
 
@@ -171,5 +171,5 @@ def _with_node_labels(state: ClusterState, result: Result) -> Result:
 
 
 def _pending(row: Pod, place: int) -> PendingPod:
-    """Return a pending pod that has no row yet; `place` is used instead of its ID."""
+    """Return a pending pod that has no row yet; `place`, a negative number, is used instead of its ID."""
     return PendingPod(place, None, row.spec, row.policy, row.policy_rule, row.state, 0, None, row.uid)

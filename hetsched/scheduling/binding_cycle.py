@@ -5,11 +5,12 @@ are not advanced. In a live cluster each placement is written to the API server,
 short transaction, and no transaction is open during an API call.
 A run binds only pods that it moved to *binding* itself, so two runs never bind the same pod. A pod that is *binding*
 for longer than `CLAIM_AFTER` was left by a worker that died or has a binding with an unknown result: one run claims the
-pod for the same period and binds it again, which also reveals the result of the first attempt. No write starts later
-than `WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
-A rejection frees the reservation only within `WRITE_WITHIN`. If the binding was tried before, the pod is read back
-first; while the pod is still pending, the result is unknown until `UNKNOWN_FOR` after the decision. A binding with an
-unknown result keeps its reservation.
+pod for another `CLAIM_AFTER` and binds it again, which also reveals the result of the first attempt. No write starts
+later than `WRITE_WITHIN` after the claim, nor while the cluster is out of sync.
+If a first attempt is rejected within `WRITE_WITHIN`, the reservation is freed. If the rejection is later, or the
+attempt is a retry, the pod is read back. If the pod is still pending, the result is unknown: after a late rejection in
+every case, after a retry until `UNKNOWN_FOR` after the decision. A binding with an unknown result keeps its
+reservation.
 If the API server accepts bindings with wrong uids, the failure is recorded on the connection, which puts the cluster
 out of sync.
 A pod stays *binding* until its claims have volumes; after `VOLUME_TIMEOUT` it returns to the queue. `actions.gangs`
@@ -68,7 +69,7 @@ log = structlog.get_logger(__name__)
 
 
 def run(cluster_id: int) -> int:
-    """Advance placed pods; return how many of them started running (demo) or were bound (live)."""
+    """Move placed pods towards *running* (demo) or *bound* (live); return how many reached that state."""
     cluster = Cluster.objects.filter(pk=cluster_id).first()
     if cluster is None or cluster.kind == ClusterKind.OFFLINE or is_in_shadow(cluster_id):
         return 0
@@ -104,7 +105,7 @@ def _pods(cluster_id: int, state: State) -> list[int]:
 
 
 def _bind_all(cluster: Cluster) -> int:
-    """Write the placements of a live cluster; return the number bound. The next run handles unknown results."""
+    """Write the placements of a live cluster; return how many pods were bound. The next run handles unknown results."""
     api, bound = api_of(cluster), 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bind") as threads:
         for pods, tried in chain(_claimed(cluster), _overdue_bindings(cluster)):
@@ -122,7 +123,7 @@ def _is_before(until: float) -> bool:
 
 
 def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
-    """Move placed pods to *binding*; yield (IDs of a batch, False), because these are first attempts."""
+    """Claim placed pods by moving them to *binding*; yield (pod IDs, False) per batch: these are first attempts."""
     lost = 0
     while lost < MOST_TRIES and is_synced(cluster) and (pods := _pods(cluster.pk, State.PLACED)[:BINDINGS_PER_STEP]):
         try:
@@ -137,7 +138,7 @@ def _claimed(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
 
 
 def _overdue_bindings(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
-    """Claim pods that have been *binding* for too long; yield (IDs of a batch, True), because these may be retries."""
+    """Claim pods that have been *binding* for too long; yield (pod IDs, True) per batch: these may be retries."""
     last, now = 0, database_now()
     left = Q(not_before=None, decided_at__lt=now - CLAIM_AFTER) | Q(not_before__lte=now)
     rows = Pod.objects.filter(left, cluster=cluster, state=State.BINDING.value)
@@ -177,7 +178,7 @@ def write(
         log.exception("binding failed", cluster=name, namespace=request.namespace, pod=request.name)
         bound = BindingOutcome(request.pod_id, BindingResult.UNKNOWN, repr(error))
     if bound.result is BindingResult.REFUSED and request.device_claims:
-        # If the release fails, the allocation stays visible in the claim's status.
+        # Ignore a failed release: the allocation stays visible in the claim's status.
         with suppress(ApiFailure):
             release(api, request)
     counters.observe(metric_names.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
@@ -218,7 +219,7 @@ def binding_request(
 
 
 def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
-    """Record binding results; return the number bound.
+    """Record binding results; return how many pods were bound.
 
     The resources of pods that were deleted or bound by another scheduler are freed when the watch reports that event.
     """

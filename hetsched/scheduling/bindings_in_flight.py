@@ -45,10 +45,10 @@ _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
 
 class _InFlight:
-    """A binding in flight: whether it was accepted and written, its start time and the bound pod as it is reserved.
+    """A binding in flight: its request, its start time, and whether the API server accepted it and its row was written.
 
-    `labels` are the reserved pod's labels that the API server copies from a node. `has_other_labels` is true if those
-    of the confirmation differ from them.
+    `fingerprint` and `labels` are those of the reserved pod; `labels` contains only labels that the API server copies
+    from a node. `has_other_labels` is True if the watch confirmation has other values of these labels.
     """
 
     __slots__ = ("accepted", "fingerprint", "has_other_labels", "labels", "since", "to", "written")
@@ -93,7 +93,7 @@ class BindingsInFlight:
     """Bindings of one cluster, written by `threads`; `may_bind` returns True while a lease allows writes.
 
     `count` is the number of bindings without a result. `unproven` is True if the API server accepts bindings with wrong
-    uids. `copies_labels` is True if it was last seen to copy labels of the node to a pod.
+    uids. `copies_labels` is True if the API server was last seen to copy labels of the node to a pod.
     """
 
     def __init__(
@@ -159,9 +159,9 @@ class BindingsInFlight:
             binding_cycle.record_results(self._cluster, others)
 
     def confirm_due(self, now: float, *, is_idle: bool) -> None:
-        """Write accepted bindings: all if many wait or `CONFIRM_SECONDS` have passed, else some of them while idle.
+        """Write the accepted bindings: all if there are many or `CONFIRM_SECONDS` have passed, else a few while idle.
 
-        `is_idle` is true if no event or pod waits.
+        `is_idle` is True if no event and no arriving or due pod waits.
         """
         accepted = len(self._accepted)
         if not accepted:
@@ -265,7 +265,7 @@ class BindingsInFlight:
             self._accepted.append(binding.to.pod_id)
 
     def _confirm(self, most: int) -> None:
-        """Write the first accepted bindings, at most `most`."""
+        """Write the first `most` accepted bindings to their rows."""
         pods, self._accepted = self._accepted[:most], self._accepted[most:]
         if not pods:
             return

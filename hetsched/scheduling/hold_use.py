@@ -1,10 +1,10 @@
 """Assign the reserved capacity of holds to the pods of a batch.
 
-A pod whose submission claimed a hold is tried on the hold's reservations first, in this order: same name and request,
-same request, same requested resources. If the request is the same, the pod receives exactly the reserved allocation;
-otherwise the engine allocates resources of the same node to the pod. If no reservation fits (the node is not ready or
-the pod requests more), the pod is decided like any other pod, and the reservation remains until the hold ends.
-Invariant: a reservation is assigned once; its row is released in the transaction that reserves the pod.
+For a pod whose submission claimed a hold, the hold's reservations are tried first, in this order: same name and
+request, same request, same requested resources. If the request is the same, the pod receives exactly the reserved
+allocation; otherwise the engine allocates resources of the same node to the pod. If no reservation fits (the node is
+not ready or the pod requests more), the pod is scheduled like any other pod, and the reservation remains until the hold
+ends. Invariant: a reservation is assigned once; its row is released in the transaction that reserves the pod.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class HoldAssignment(msgspec.Struct, frozen=True):
 
 
 class BatchReservations:
-    """The reservations that the pods of one batch may use."""
+    """The unused reservations of the holds that the pods of one batch belong to."""
 
     def __init__(self, snapshot: ClusterSnapshot, pending: Sequence[PendingPod]) -> None:
         self._snapshot = snapshot
-        self._free: dict[str, dict[str, int]] = defaultdict(dict)  # hold id -> pod key -> row
+        self._free: dict[str, dict[str, int]] = defaultdict(dict)  # hold ID -> key of the reserved row -> row ID
         holds = {pod.hold_id for pod in pending if pod.hold_id is not None}
         if holds:
             rows = Pod.objects.filter(hold_id__in=holds, origin=Pod.HELD, state=State.RUNNING.value).order_by("id")

@@ -103,7 +103,7 @@ class Informer:
         finally:
             with suppress(DatabaseError):
                 stop_batching_counts(self.lease.cluster_id)
-            self._lease_lost = True  # This also ends the reflector threads, whatever the cause.
+            self._lease_lost = True  # This ends the reflector threads, also after an exception.
             if self._host is not None:
                 self._host.close()
         following.release(self.lease)
@@ -129,7 +129,7 @@ class Informer:
         now = iterated_at[self.lease.cluster_id] = time.monotonic()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now
-            # a reflector thread may have set the flag in the meantime
+            # keep the flag if a reflector thread has set it in the meantime
             self._lease_lost = not following.renew(self.lease) or self._lease_lost
         if now - self._reported_at > REPORT_SECONDS and not self._lease_lost:
             self._reported_at = now
@@ -223,7 +223,7 @@ class Informer:
         )
 
     def _is_fresh(self) -> bool:
-        """Return True if the API server responded for every required resource within `STALE`, as `is_synced` checks."""
+        """Return True if the API server responded for every required resource within `STALE`, like `is_synced`."""
         since = timezone.now() - STALE
         return all(
             known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
@@ -255,7 +255,7 @@ class Informer:
             dispatch.wake(self.lease.cluster_id, dispatch.REPORT)
 
     def _apply(self) -> None:
-        """Write the collected changes, and place arriving pods or write them too."""
+        """Write the collected changes; place the arriving pods, or write them to the queue."""
         has_late_events = self._host is not None and self._host.bindings.has_unprocessed
         if self._has_changes or has_late_events or not self._has_applied:
             if self._host is not None:
@@ -273,7 +273,8 @@ class Informer:
                 return
             if not self._has_applied:
                 self._has_applied = True
-                # listed objects are long-lived, and collecting them as garbage takes longer than processing an event
+                # Exclude the listed objects from garbage collection: they are long-lived, and a collection of them
+                # takes longer than the processing of an event.
                 gc.freeze()
                 self._write_sync()
         if self._arrivals:

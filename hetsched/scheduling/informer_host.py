@@ -1,7 +1,7 @@
 """Host of the scheduling loop in the informer process of a live cluster; it runs after each write of watch events.
 
-Waking one worker through the message broker to decide and a second worker to bind takes longer than the whole
-scheduling and binding cycle of kube-scheduler.
+If one worker scheduled a pod and a second worker bound it, each woken through the message broker, the wake-ups alone
+would take longer than the whole scheduling and binding cycle of kube-scheduler.
 The informer process holds the same leader lease as any worker. Between two batches of changes it runs one iteration of
 the scheduling loop, and `BindingsInFlight` binds the recorded placements. The state *binding* is recorded together with
 the reservation, before the first API call.
@@ -46,7 +46,7 @@ LARGE_CLUSTER_NODES = 1000  # from this size on, loading a snapshot takes second
 MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while the next batch is decided
 MAX_BINDINGS = 400
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
-# Longest delay of `write_placement_effects`; confirming the bindings usually does its work earlier.
+# Longest delay of `write_placement_effects`; the transaction that confirms the bindings usually writes them earlier.
 EFFECTS_SECONDS = 0.6
 log = structlog.get_logger(__name__)
 
@@ -146,7 +146,10 @@ class InformerHost:
         return True
 
     def _may_bind(self, lease: Lease) -> bool:
-        """Return True while `lease` and the Lease in the cluster are held. Called from binder threads."""
+        """Return True while this process holds `lease`, and its installation the Lease in the cluster.
+
+        Called from binder threads.
+        """
         return self._lease == lease and self._is_elected()
 
     def _decide(self) -> bool:

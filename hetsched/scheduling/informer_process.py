@@ -36,7 +36,7 @@ from .leader_election import leadership
 
 POLL_SECONDS = 5.0
 STUCK_SECONDS = 120.0
-COLLECT_AFTER = (50_000, 10, 10)  # few objects are in reference cycles, and most objects are long-lived
+COLLECT_AFTER = (50_000, 10, 10)  # thresholds of `gc`: few objects are in cycles, most are long-lived
 log = structlog.get_logger(__name__)
 
 

@@ -1,6 +1,7 @@
 """Lower priority for long-running work in a thread, so that the other threads of the process run first.
 
-The interpreter's switch interval applies to the whole process, and several snapshots may be loaded at once.
+The interpreter's switch interval applies to the whole process, and several threads may have low priority at the same
+time.
 The first thread that enters shortens the interval, and the last thread that leaves restores it.
 """
 
@@ -14,7 +15,7 @@ SWITCH_INTERVAL_SECONDS = 0.0002
 
 
 class LowPriority:
-    """While a thread is inside this context, the interpreter switches threads every `SWITCH_INTERVAL_SECONDS`."""
+    """Context manager: while a thread is inside, the interpreter switches threads every `SWITCH_INTERVAL_SECONDS`."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = threading.Lock(), 0, 0.0

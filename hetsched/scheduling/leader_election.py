@@ -24,7 +24,7 @@ from hetsched.inventory.models import Cluster, Sync
 from hetsched.scheduling.leases import Lease
 
 _TICK_SECONDS = 0.5
-# by cluster id; the observed state of another installation's Lease is kept between attempts
+# by cluster ID; kept between attempts, because an election stores what it observed of another installation's Lease
 _elections: dict[int, Election] = {}
 log = structlog.get_logger(__name__)
 

@@ -1,9 +1,9 @@
-"""Nominated pods within one batch: assuming them in addition to their victims, and checking their nominations.
+"""Nominated pods within one batch: they are assumed in addition to their victims, and their nominations are checked.
 
 In a live cluster the engine places a pod as if its victims were already deleted. This module restores the victims on
 the node, and the pod waits until they are deleted. In its next scheduling cycle the nominated pod is removed from the
 snapshot first. While some of its victims remain and the pod would fit its node without them, it does not preempt other
-pods: it is placed on a node that has become free, or continues to wait. Otherwise it is decided like any other pod. A
+pods: it is placed on a node that has become free, or continues to wait. Otherwise it is scheduled like any other pod. A
 nominated pod that is displaced by a pod of higher priority is not a victim: it only loses its nomination and need not
 be evicted.
 """

@@ -22,7 +22,7 @@ def held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:
 
 
 def possible_preemption(outcome: Outcome) -> tuple[Reason, ...]:
-    """Return a message with the pods that could be preempted, for clusters in which the scheduler does not preempt."""
+    """Return a reason that names the pods that could be preempted, for clusters without preemption by the scheduler."""
     if outcome.eviction is None:
         return ()
     message = Message(_POSSIBLE, node=outcome.eviction.node, pods=format_pods(outcome.eviction.victims))

@@ -43,14 +43,14 @@ from .result_messages import image_warnings, placement_summary, possible_preempt
 from .unplaced_results import nominated_result, rejected_result, timed_out_result, with_requeue
 
 _SCORE_DIGITS = 6
-TURN_SECONDS = 1.25 * FREE_SECONDS  # in the next batch the namespace is then still above FREE_SECONDS, so it is last
+TURN_SECONDS = 1.25 * FREE_SECONDS  # still above FREE_SECONDS in the next batch, where the namespace then comes last
 log = structlog.get_logger(__name__)
 
 
 class SchedulingCycle:
-    """One batch in progress.
+    """The scheduling cycle of one batch.
 
-    `failed` is True if the snapshot is inconsistent. `took_seconds` has one entry per pod.
+    `failed` is True if the snapshot is inconsistent. `took_seconds` contains the duration of each pod's decision.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ class SchedulingCycle:
         )
 
     def _by_requests(self, scheduler: Scheduler) -> tuple[Message, ...]:
-        """Return a note that measured usage was not used, with the number of nodes whose usage data is stale."""
+        """Return a note with the number of nodes that were rated by requests, because their measured usage is stale."""
         if not scheduler.policy.measures:
             return ()
         if self._unmeasured is None:
@@ -366,7 +366,7 @@ class SchedulingCycle:
             if outcome.node is None:
                 began = time.perf_counter()
                 pending, evicted = results[position].waiting, results[position].evicted
-                # The pod used capacity of a hold, which the snapshot no longer contains although its row exists.
+                # Discard the snapshot: it lacks the hold's capacity that the pod used, although its row exists.
                 self.failed = self.failed or results[position].used_reservation is not None
                 if results[position].nominated is not None:
                     evicted = ()  # evictions for a nominated pod were not requested yet

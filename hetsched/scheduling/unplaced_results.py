@@ -35,7 +35,7 @@ def nominated_result(
     victims: Sequence[PlacedPod],
     evicted: tuple[Evicted, ...],
 ) -> Result:
-    """Return the result of a pod that waits for the deletion of these victims; `evicted` is not requested yet."""
+    """Return the result of a pod that waits for the deletion of `victims`; `evicted` lists evictions to request."""
     reason = waits_for(found.node_name, victims)
     summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
     summary = joined("; ", [summary, *held_by(diagnosis)])
@@ -61,7 +61,7 @@ def timed_out_result(pending: PendingPod, spec: PolicySpec | None) -> Result:
 
 
 def with_requeue(result: Result) -> Result:
-    """Register a rejected pod for any event, because the pod that blocked it may not be placed after all."""
+    """Register a rejected pod for any event, because a pod whose resources blocked it may have been undone."""
     if result.verdict is not Verdict.NOT_NOW:
         return result
     return msgspec.structs.replace(result, waits_for=(*result.waits_for, *for_anything(GANG_SOURCE, Message(""))))

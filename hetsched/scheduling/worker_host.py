@@ -29,7 +29,7 @@ from .scheduling_loop import BatchState, SchedulingLoop
 MOST_CONFLICTS = 5
 RESTS = 2
 LONGEST_REST_SECONDS = 0.05
-# the task then ends and enqueues its successor, because other clusters and canaries share this worker
+# after this time the task ends and enqueues its successor, because other clusters and canaries share this worker
 TURN_SECONDS = 5.0
 
 
@@ -63,7 +63,7 @@ class WorkerHost:
             finally:
                 leading.release(lease)
             decided += recorded
-            # Other clusters need this worker too; a periodic task wakes this task again.
+            # Release the worker for other clusters; a periodic task wakes this task again.
             if lost or not (recorded or self.may_decide()):
                 break
         return decided

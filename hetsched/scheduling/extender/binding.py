@@ -169,7 +169,7 @@ def _reserve_once(cluster: Cluster, pod: Pod, node: str, asking: RequestContext)
         why = {**answer.rejected, **answer.unresolvable}[node]
         raise InputError("NodeRefused", f"{spec.key} no longer fits on {node}: {why}")
     top = best(scheduler, spec, settings.HETSCHED_TOP_NODES)
-    # The calling scheduler has already chosen and bound the volumes.
+    # Leave out the volume claims: the calling scheduler has already chosen and bound the volumes.
     plain = msgspec.structs.replace(spec, shape=msgspec.structs.replace(spec.shape, claims=()))
     outcome = scheduler.place_on(plain, row)
     if outcome.node is None:

@@ -24,7 +24,7 @@ class ConnectionLimits(Protocol):
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Enforce the limits of `connections`, and run at most twice as many threads as connections are permitted.
+    """HTTP server that enforces the limits of `connections` and runs at most twice as many threads as connections.
 
     The thread of a closed connection ends at its next read or write; a database call may delay that. While all threads
     are in use, new connections are closed immediately.

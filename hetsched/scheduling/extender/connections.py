@@ -44,7 +44,7 @@ class _OpenConnection(NamedTuple):
 
 
 class Pool:
-    """At most `most` connections, and `per_address` from one address; each is closed `seconds` after its accept."""
+    """At most `most` open connections, `per_address` from one address; each is closed `seconds` after its accept."""
 
     def __init__(self, most: int, seconds: float, *, per_address: int | None = None) -> None:
         self.most = most
@@ -77,7 +77,7 @@ class Pool:
                 self._close(one)
 
     def _oldest_of_the_most(self, arriving: str) -> _OpenConnection:
-        """Return the oldest connection of the addresses with the most connections, counting the arriving one."""
+        """Return the oldest connection of the addresses with the most connections, counting the arriving connection."""
         counts = Counter(one.address for one in self._open.values())
         if arriving in counts:
             counts[arriving] += 1
@@ -172,7 +172,7 @@ class Connections:
                 self._close(verified)
 
     def _has_slot(self, client: str) -> bool:
-        """Return True if a slot is free for a client or can be freed; in the latter case, free it."""
+        """Return True if a client can get a slot; if none is free, replace a connection to free one."""
         counts = Counter(verified.client for verified in self._verified.values())
         if len(self._verified) < VERIFIED and counts[client] < PER_CLIENT:
             return True

@@ -29,7 +29,7 @@ from hetsched.placement.models import Pod
 from .binding import Binder
 
 _POLL_SECONDS, _LOOK_SECONDS = 0.02, 0.1
-_IMPATIENCE = 9  # at most a tenth of the time is spent on waiting for capacity that was just freed
+_IMPATIENCE = 9  # after waiting t seconds for capacity that was just freed, do not wait again for 9 t seconds
 
 
 class Extender(Binder):

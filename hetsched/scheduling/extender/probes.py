@@ -37,7 +37,7 @@ class ProbeServer(BoundedServer):
 
 
 class Readiness:
-    """The readiness of the database; a result is used for `READY_SECONDS`, and one thread queries at a time."""
+    """Cached readiness of the database: a result is valid for `READY_SECONDS`, and one thread queries at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -56,7 +56,7 @@ class ExtenderCalls:
             pass
 
     def _cluster(self) -> tuple[Cluster, PodReader]:
-        """Return the cluster with the cached field `definitions`, and the parser for its pods.
+        """Return the cluster, with its `definitions` from the cache, and the parser for its pods.
 
         Raises: InputError `ClusterNotInStep`, `ClusterInShadow`.
         """

@@ -1,10 +1,10 @@
 """The extender's server: HTTP/1.1 over mutual TLS, only for listed client certificates.
 
 A client of this port can reserve resources and bind pods, so every client must authenticate.
-TLS 1.2 or later with a client certificate of the configured authority is checked in the handshake. Then the
-certificate's common name or one of its DNS names must be on the list, which also maps it to a cluster. A wrong path,
-method, content type or length is rejected before the body is read. `connections` limits the connections of callers
-without such a certificate. Certificates are reloaded when their files change.
+The handshake requires TLS 1.2 or later and a client certificate of the configured authority. Then the certificate's
+common name or one of its DNS names must be on the list, which also maps it to a cluster. A wrong path, method, content
+type or length is rejected before the body is read. `connections` limits the connections of callers without such a
+certificate. Certificates are reloaded when their files change.
 Every rejection is `application/problem+json` with a stable code.
 Invariant: an unlisted caller receives its rejection and nothing else.
 """
@@ -49,7 +49,7 @@ Verb = Callable[[str, bytes], ExtenderResponse]  # arguments: cluster and body; 
 
 
 class CallRefused(Exception):
-    """Reject the request with this problem document."""
+    """Rejection of a request, with the content of the problem document."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str, *, hint: str = "") -> None:
         super().__init__(detail)
