@@ -81,13 +81,13 @@ def write(path: Path) -> dict[str, int]:
 
 
 def read(path: Path) -> tuple[dict[str, int], bool]:
-    """Fill an empty database from a file; return the row counts by table, and True if its secrets can be decrypted.
+    """Fill an empty database from a file; return row counts by table, and whether its secrets can be decrypted.
 
     Raises: InputError `BackupInvalid`, `BackupOfAnotherVersion`; the database is then unchanged.
     """
     try:
         with gzip.open(path, "rb") as file:
-            while file.read(_CHUNK_BYTES):  # gzip verifies the checksum only at the end of the file
+            while file.read(_CHUNK_BYTES):  # read to the end, where gzip verifies the checksum
                 pass
             file.seek(0)
             header = _header(file)

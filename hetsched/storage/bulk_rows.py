@@ -1,7 +1,7 @@
 """Bulk insert and update of rows of one model in few statements.
 
 `bulk_create` prepares every field of every row and compiles its SQL, which takes longer than the statement itself. This
-module determines the conversion of each column once per model. It then converts rows to tuples and inserts them with as
+module looks up the conversion of each column once per model. Each insert then converts the rows to tuples and writes as
 many rows per statement as the database allows. The stored rows are the same as with `bulk_create`.
 Invariant: after the insert each row has its ID, in the given order.
 """
@@ -98,7 +98,7 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
 
 @lru_cache(maxsize=64)
 def _columns(model: type[models.Model], vendor: str) -> tuple[list[str], list[str], list[Write | None], bool]:
-    """Return a model's attributes, their columns, the conversion of each, and True if the database generates the ID."""
+    """Return a model's attributes, columns and value conversions, and True if the database generates the ID."""
     ops = connection.ops
     moment = _adapter(ops)
     fields: list[Any] = list(model._meta.concrete_fields)
@@ -129,7 +129,7 @@ _KNOWN = {*_PLAIN, models.BigIntegerField, models.URLField}
 
 
 def _adapter(ops: Any) -> Write:
-    """Return the datetime conversion of this database, with a cache: most rows of a statement share their times."""
+    """Return the database's datetime conversion with a cache, because most rows of one statement share their times."""
 
     @lru_cache(maxsize=64)
     def moment(value: Any) -> Any:

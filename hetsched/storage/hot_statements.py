@@ -1,8 +1,8 @@
-"""The statements that skip the ORM's compiler: at most 15, all in this module.
+"""The SQL statements that skip the ORM's compiler: at most 15, all in this module.
 
-A statement is here if it runs in every transaction on a cluster, every batch of watch events or decisions, or every
-REST request. Everything else uses the ORM. The ADR `0021-prepared-statements` contains the measurement. A test counts
-the statements and rejects such statements in other modules.
+A statement is here if it runs in every transaction on a cluster, in every batch of watch events or decisions, or in
+every REST request. All other statements use the ORM. The ADR `0021-prepared-statements` contains the measurement. A
+test counts these statements and rejects prepared statements in other modules.
 The models belong to higher layers, so they are looked up by name when a statement is first compiled. The condition of a
 query that must use a partial index is read from that index.
 """
@@ -61,7 +61,7 @@ POD_DOCUMENT = (
 
 
 class _JsonArray(Aggregate):
-    """JSON array of the values of a group."""
+    """Aggregate function that returns the values of a group as a JSON array."""
 
     function = "json_group_array"
     allow_distinct = True
@@ -108,15 +108,16 @@ ADVANCE = PreparedUpdate(
     decisive_revision=_if_places(_NEXT, F("decisive_revision")),
     effects_due_since=_if_places(Coalesce(F("effects_due_since"), _NEXT), F("effects_due_since")),
 )
-"""Raise a cluster's revision if a decision on `revision` is not void; returns the row. Locks it, so it runs first.
+"""Increment a cluster's revision and return its row; change nothing if decisions made on `revision` are void.
 
-`places` 1: the transaction reserves resources and leaves their effects on other rows to a later one.
+The statement locks the row, so it runs first in a transaction. `places` is 1 if the transaction reserves resources and
+leaves the effects on other rows to a later transaction.
 """
 
 
 def _nodes() -> QuerySet[Any]:
     named = {"cluster": Parameter("cluster"), "name__in": ListParameter("names", str)}
-    # With an OR of the conditions the database would use neither index.
+    # A union, because with an OR of the conditions the database would use neither index.
     found = _rows("inventory.Node", pk__in=ListParameter("ids")).order_by().values("pk")
     found = found.union(_rows("inventory.Node", **named).order_by().values("pk"), all=True)
     return _rows("inventory.Node", pk__in=found).defer("report").order_by()
@@ -125,15 +126,16 @@ def _nodes() -> QuerySet[Any]:
 NODES = PreparedQuery(_nodes)
 """Nodes by ID, and nodes of a cluster by name, without their reports.
 
-Each placement and each end of a pod changes the loads of nodes by ID. Pods of other schedulers name their nodes.
+A placement or the end of a pod changes the load of a node, which is read by ID. Pods of other schedulers name their
+node.
 """
 
 
 @lru_cache(maxsize=64)
 def move_pods(columns: tuple[str, ...]) -> PreparedUpdate:
-    """Return a statement that moves pods (IDs `pods`) from the states `before` to `state` and sets these columns.
+    """Return a statement that moves pods (IDs `pods`) from the states `before` to `state` and sets `columns`.
 
-    The statement returns the number of moved pods, which shows whether a concurrent writer has moved a pod.
+    The statement returns the number of moved pods. If it is too small, a concurrent writer has moved a pod.
     """
     given = {name: Parameter(name) for name in ("state", *columns)}
     return PreparedUpdate(
@@ -171,14 +173,15 @@ def _touched_workloads() -> QuerySet[Any]:
 WORKLOADS = PreparedQuery(_touched_workloads)
 """Workloads by ID, without their manifests.
 
-Each has `pod_states` and `object_states`, the distinct states of its pods and of its objects in the live cluster (None
-without any), and `has_webhooks`. Each transaction that moves pods derives the states of their workloads.
+Each row has `pod_states` and `object_states`, the distinct states of the workload's pods and of its objects in the live
+cluster (None if it has none), and `has_webhooks`. Each transaction that moves pods derives the states of their
+workloads from these columns.
 """
 
 POD_DOCUMENTS = PreparedQuery(
     lambda: _rows("placement.Pod", pk__in=ListParameter("pods"), workload__isnull=False).values_list(*POD_DOCUMENT)
 )
-"""`POD_DOCUMENT` of pods by ID. Each transaction publishes the pods that it changed."""
+"""The columns `POD_DOCUMENT` of pods by ID. Each transaction publishes the pods that it changed."""
 
 
 # -- each batch of watch events ----------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ def _known_pods() -> QuerySet[Any]:
     listed = _indexed("placement.Pod", "placement_pod_live_state")
     given_up = listed & Q(state=Parameter("given_up"), origin=apps.get_model("placement.Pod").WATCHED)
     named = Q(cluster=Parameter("cluster"), namespace=Parameter("namespace"), name__in=ListParameter("names", str))
-    # With an OR of the conditions the database would use neither index.
+    # A union, because with an OR of the conditions the database would use neither index.
     found = _rows("placement.Pod", named & live).order_by().values("pk")
     found = found.union(_rows("placement.Pod", named & given_up).order_by().values("pk"), all=True)
     rows = _rows("placement.Pod", pk__in=found).annotate(
@@ -199,9 +202,9 @@ def _known_pods() -> QuerySet[Any]:
 
 
 KNOWN_PODS = PreparedQuery(_known_pods)
-"""Live pods of these names, and watched ones in the state `given_up`, with their nodes, without specs and reports.
+"""Live pods with these names, and pods from the watch in the state `given_up`, with their nodes.
 
-Each has `has_evictions`: the pod is the victim of an eviction.
+Specs and node reports are not loaded. `has_evictions` is True if the pod is the victim of an eviction.
 """
 
 ACTIVE_RESERVATIONS = PreparedQuery(
@@ -223,9 +226,9 @@ ACTIVE_POLICIES = PreparedQuery(
         .values_list("policy__name", "version", "id", "written")
     )
 )
-"""Name, active version, and ID and time (in the database's form) of its revision, of each active policy.
+"""For each active policy: its name, its active version, and the ID and creation time of that revision.
 
-Read by submissions and decisions.
+The time has the text form of the database. Submissions and decisions read these columns.
 """
 
 
@@ -251,7 +254,7 @@ def _cluster_columns() -> QuerySet[Any]:
 
 
 CLUSTER = PreparedQuery(_cluster_columns)
-"""`CLUSTER_COLUMNS` of a cluster. Read several times for each batch of decisions and once for each batch of events."""
+"""The columns `CLUSTER_COLUMNS` of a cluster. Read several times per batch of decisions, once per batch of events."""
 
 DUE_PODS = PreparedQuery(
     lambda: (
@@ -260,7 +263,7 @@ DUE_PODS = PreparedQuery(
         .values_list(*PENDING_POD)
     )
 )
-"""`PENDING_POD` of the first due pods of a cluster, in the order of the queue's index; call it with a `limit`."""
+"""The columns `PENDING_POD` of a cluster's first due pods, in the order of the queue's index; pass a `limit`."""
 
 CHANGED_RESERVATIONS = PreparedQuery(
     lambda: (
@@ -271,7 +274,10 @@ CHANGED_RESERVATIONS = PreparedQuery(
         .order_by("revision", "id")
     )
 )
-"""Reservations that began or ended after the revision `since` and began up to `until`, with `RESERVATION`."""
+"""Reservations that began or ended after the revision `since`, without those that began after `until`.
+
+Only the columns `RESERVATION` are loaded.
+"""
 
 
 # -- each REST request -------------------------------------------------------------------------------------------------

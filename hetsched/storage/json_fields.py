@@ -1,6 +1,6 @@
 """JSON column whose Python value is a typed object, such as a struct of hetsched.contracts.
 
-Plain dictionaries from the database have no types, and decoding JSON twice takes longer than the query.
+A plain `JSONField` returns dictionaries without types, and converting these to objects takes longer than the query.
 `StructField(PodSpec)` stores the JSON of the type and returns the type itself, validated while it is decoded. The
 database sees a plain JSON column, so migrations do not depend on the type.
 """

@@ -1,4 +1,4 @@
-"""Text column that stores the template and the parameters of a message.
+"""Text column for messages, which stores the template and the parameters of each message.
 
 A message with parameters is stored as JSON, any other text unchanged; rows of earlier versions contain plain text.
 """

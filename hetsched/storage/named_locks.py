@@ -1,4 +1,4 @@
-"""Named locks held until the end of a transaction, for counts and single rows in tables with many writers.
+"""Named locks that are held until the end of a transaction, to serialize counts and the use of single rows.
 
 Two transactions that do not see each other's uncommitted rows could both count the same free slot, and two transactions
 that acquire the same locks in different order deadlock. A caller therefore acquires all its locks in one call, before

@@ -53,7 +53,10 @@ class ListParameter(Parameter):
 
 
 class _CompiledQuery(msgspec.Struct, frozen=True):
-    """Query compiled for one database; each run replaces the `Parameter`s in `values`, and `gives` is the row type."""
+    """Query compiled for one kind of database.
+
+    Each run replaces the `Parameter`s in `values` with the given values. `gives` is the type of the returned rows.
+    """
 
     sql: str
     values: tuple[Any, ...]
@@ -176,7 +179,7 @@ def _models(rows: list[Any], compiler: Any, alias: str) -> list[Any]:
     model, fields = compiler.klass_info["model"], compiler.klass_info["select_fields"]
     begin, end = fields[0], fields[-1] + 1
     names = [column.target.attname for column, _, _ in compiler.select[begin:end]]
-    populators: Any = get_related_populators  # the type stubs are those of a later Django version
+    populators: Any = get_related_populators  # untyped: the type stubs are those of a later Django version
     related = populators(compiler.klass_info, compiler.select, alias)
     annotations = list(compiler.annotation_col_map.items())
     found = []

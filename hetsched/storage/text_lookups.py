@@ -61,7 +61,7 @@ def like(pattern: str) -> str:
 
 
 class _TextLookup(Lookup):
-    """Compare a column with a LIKE pattern."""
+    """Lookup that compares a column with a LIKE pattern."""
 
     prepare_rhs = False
     _pattern: Any
@@ -106,7 +106,7 @@ class TextMatches(_TextLookup):
 
 
 class CodesMatch(_TextLookup):
-    """Match a wildcard against the codes of the reasons in a JSON column."""
+    """Lookup that matches a wildcard against the codes of the reasons in a JSON column."""
 
     lookup_name = "codes_match"
     _pattern = staticmethod(like)

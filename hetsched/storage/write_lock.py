@@ -1,12 +1,13 @@
 """Write lock for SQLite: the writers of a process run in order of arrival.
 
 SQLite lets waiting writers retry with growing pauses. The writer that has waited longest therefore retries least often,
-and under load some requests wait for seconds while later requests succeed. Within a process, writers therefore queue
-for this lock, and only the first writer accesses the database. A writer that is inside a transaction or already holds
-the lock (an on-commit callback) proceeds immediately, so that no writer waits for the lock while it holds a resource
-that the lock holder waits for. The first writers of several processes poll a lock on a file in the database's folder
-every half millisecond; the operating system releases that lock when a process ends. After a wait as long as the
-database's busy timeout, a writer accesses the database without the lock. PostgreSQL has many writers and uses no queue.
+and under load some requests wait for seconds while later requests succeed. The writers of a process therefore wait for
+this lock in a queue, and only the first writer accesses the database. A writer that is inside a transaction or already
+holds the lock (an on-commit callback) proceeds immediately, so that no writer waits for the lock while it holds a
+resource that the lock holder waits for. The first writer of each process polls a lock on a file in the database's
+folder every half millisecond; the operating system releases that lock when a process ends. After a wait as long as the
+database's busy timeout, a writer accesses the database without the lock. PostgreSQL permits concurrent writers and does
+not use this lock.
 """
 
 from __future__ import annotations
