@@ -43,7 +43,7 @@ class AuditedAdmin(admin.ModelAdmin):
     unaudited: ClassVar[tuple[str, ...]] = ()  # fields whose values are left out of the audit trail
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        # Read the values from before the change here; `log_change` runs after the many-to-many rows are saved.
+        # Read the old values here, because `log_change` runs after the many-to-many rows are saved.
         request.audited_before = self._auditable(self.model._default_manager.get(pk=obj.pk)) if change else {}  # type: ignore[attr-defined]
         super().save_model(request, obj, form, change)
 

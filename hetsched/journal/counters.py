@@ -95,7 +95,7 @@ def set_values(metric: Metric, values: Mapping[Sequence[str], float]) -> None:
 
 
 class MetricSample(msgspec.Struct, frozen=True):
-    """The stored value of one metric and label set: a number, or the counts of its buckets and their sum."""
+    """The stored value of one metric for one set of label values: a number, or a histogram's bucket counts and sum."""
 
     labels: tuple[str, ...]
     value: float

@@ -31,7 +31,7 @@ class Topic(models.Model):
 
 
 class OutboxEvent(models.Model):
-    """One event of a topic; `data` is an RFC 7396 merge patch of the topic's document."""
+    """One event of a topic, to be sent to live clients; `data` is an RFC 7396 merge patch of the topic's document."""
 
     topic = models.CharField(_("topic"), max_length=400)
     revision = models.BigIntegerField(_("revision"))
@@ -69,7 +69,7 @@ class Figure(models.Model):
 
 
 class AppendOnly(models.Model):
-    """Row that is never changed after its insert; a database trigger rejects updates (`hetsched.storage.triggers`)."""
+    """Abstract base of rows that never change; a database trigger rejects updates (`hetsched.storage.triggers`)."""
 
     class Meta:
         abstract = True

@@ -122,7 +122,7 @@ def background_sender() -> Iterator[None]:
 
 
 def start_background_sender() -> None:
-    """Send the events of this process from a thread until the process ends."""
+    """Start a thread that sends the events of this process until the process ends."""
     waiting: _Waiting = queue.SimpleQueue()
     thread = threading.Thread(target=_send_all, args=(waiting,), name="live events", daemon=True)
 
@@ -174,7 +174,7 @@ def _send(events: list[OutboxEvent], run: Callable[[Any], Any] | None) -> None:
         return
     group_send = layer.group_send
     send = async_to_sync(group_send) if run is None else lambda *what: run(group_send(*what))
-    # an empty message tests whether the channel layer accepts messages
+    # test with an empty message whether the channel layer accepts messages
     for start in range(0, max(len(events), 1), _MESSAGE_EVENTS):
         part = events[start : start + _MESSAGE_EVENTS]
         texts = [[event.topic, message(event.topic, event.revision, event.data)] for event in part]
@@ -217,7 +217,7 @@ def prune(keep_seconds: float = 3600.0) -> int:
 
 
 def delete_topics(topics: Sequence[str]) -> None:
-    """Delete topics that get no more events, with their events; pass at most a few hundred topics."""
+    """Delete topics without further events, and their stored events; pass at most a few hundred topics."""
     OutboxEvent.objects.filter(topic__in=topics).delete()
     Topic.objects.filter(name__in=topics).delete()
 
