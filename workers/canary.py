@@ -1,4 +1,4 @@
-"""Canaries for every task queue, and the check of the database invariants.
+"""Canary tasks for every task queue, and a check of the database invariants.
 
 Every few seconds a canary task is sent through each queue. It takes the same path as all tasks: beat, broker, worker,
 database. The invariant check reads one consistent snapshot, changes nothing and reports violations to the log and to

@@ -19,7 +19,7 @@ from hetsched.placement import dispatch
 from hetsched.placement.actions.live_submissions import claim_objects, record_attempt
 from hetsched.placement.models import SubmittedObject
 
-AT_ONCE = 16  # threads, and rows per claim; equal, so that a claim lasts only for the duration of one call
+AT_ONCE = 16  # threads and rows per claim: with equal numbers, a claim need only outlast one API call
 log = structlog.get_logger(__name__)
 
 

@@ -48,7 +48,7 @@ from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.scheduling.leases import Lease, discovering
 
 _MOST_FAILURES = 10
-_MOST_WRITES = 5000  # per run; the next run makes the remaining writes
+_MOST_WRITES = 5000  # maximum per run; the next run makes the remaining writes
 # Minimum time between comparisons of a read-only cluster, because listing all nodes is expensive.
 _READ_ONLY = timedelta(minutes=10)
 # Name of a fact that may be quarantined -> the field of a report that is then removed.
@@ -147,7 +147,7 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
 
 
 def _is_waiting(connection: Connection) -> bool:
-    """Return whether a cluster is read-only and was compared less than `_READ_ONLY` ago."""
+    """Return whether the next comparison has to wait: the cluster is read-only, and the last one is too recent."""
     before = connection.discovery
     if before is None or before.writes or not (connection.shadow_of or connection.sealed_kubeconfig):
         return False

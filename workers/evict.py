@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 
 class Evictions(NamedTuple):
-    """Result of evicting groups: the number of pods that leave, and the victims whose eviction was accepted."""
+    """Result of evicting groups: the number of pods that are leaving, and the victims whose eviction was accepted."""
 
     leaving: int
     evicted: list[EvictionTarget]
@@ -136,7 +136,7 @@ def _evict_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequenc
             for claimed in group:
                 retry_later(claimed)
         return Evictions(displaced, [])
-    # Skip the rest of a group from the first eviction that is no longer wanted, because its nomination has ended.
+    # If an eviction is no longer wanted because its nomination has ended, skip it and the rest of the group.
     victims = [list(takewhile(lambda claimed: claimed.eviction.pk in wanted, group)) for group in victims]
     targets = [[_eviction_target(claimed) for claimed in group] for group in victims]
     requested, evicted = list[ClaimedEviction](), list[EvictionTarget]()
@@ -185,7 +185,7 @@ def _evictable(group: Group) -> Group:
 
 
 def _continues_after(cluster: Cluster, claimed: ClaimedEviction, response: EvictionResponse) -> bool:
-    """Record a rejected or unknown eviction; return whether to continue with the other victims."""
+    """Record an eviction that was rejected or has an unknown result; return whether to continue with other victims."""
     late = response.result is EvictionResult.UNKNOWN and claimed.eviction.attempts >= MOST_TRIES
     if response.result is EvictionResult.REFUSED or late:
         log.info(

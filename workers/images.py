@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.IMAGES)
 def run(cluster_id: int) -> int:
-    """Look up the due images of a live cluster; return how many lookups succeeded."""
+    """Look up the due images of a live cluster; return how many image indexes were read."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES).first()
     if cluster is None or not allowed_registries():
         return 0

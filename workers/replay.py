@@ -53,7 +53,7 @@ def run(preview_id: int) -> bool:
 
 
 class _Clock:
-    """Record the progress of one run and abort it at the time limit."""
+    """Callback of a replay that records its progress and aborts it at the time limit."""
 
     def __init__(self, preview_id: int) -> None:
         self._preview_id = preview_id

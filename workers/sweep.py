@@ -101,7 +101,7 @@ def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], obj
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield partial(report_staleness, cluster.pk)
-    if cluster.effects_due_since is not None:  # the process that placed the pods has ended
+    if cluster.effects_due_since is not None:  # the process that placed the pods may have ended
         yield partial(write_placement_effects, cluster.pk)
 
 
