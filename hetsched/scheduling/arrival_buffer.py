@@ -36,7 +36,7 @@ class ArrivalBuffer:
         self._new.add(key)
 
     def note_deleted(self, key: str) -> None:
-        """Record that a pod was deleted. A pod of this name that follows is not treated as arriving."""
+        """Record that a pod was deleted; a new pod of this name before the next `take` is not treated as arriving."""
         self._deleted.add(key)
 
     def exclude(self, keys: Iterable[str]) -> None:
