@@ -3,8 +3,9 @@
 Several actions move pods between states; each must keep the pods, the reservations, the workload states, the node loads
 and the live topics consistent.
 An action opens a `ClusterTransaction` on a cluster that `advance` locked, moves pods, reserves and frees their
-resources through it, and closes it once. A move is an UPDATE with the permitted previous states in its condition. Its
-row count is checked: if a concurrent writer moved one of the pods, the whole transaction is rolled back.
+resources through it, and closes it once. A move is an UPDATE with the permitted previous states in its condition. If it
+changes fewer rows than expected, a concurrent writer has moved one of the pods, and the whole transaction is rolled
+back.
 Invariants: the published documents depend only on the written rows; only `close` publishes them.
 """
 
@@ -59,14 +60,14 @@ BACK_IN_QUEUE = {
 
 
 def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
-    """Move the pods whose state permits `to` and set these columns; return how many pods moved."""
+    """Move the pods whose state permits the transition to `to`, and set `columns`; return how many pods moved."""
     if "message" in columns:
         columns["message"] = to_column(columns["message"])
     return move_pods(tuple(sorted(columns)))(pods=pod_ids, before=allowed_from(to), state=to.value, **columns)
 
 
 class ClusterTransaction:
-    """One open transaction that changes one cluster."""
+    """An open transaction that changes the rows of one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -76,7 +77,7 @@ class ClusterTransaction:
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
         self._columns: set[str] = set()  # cluster columns that `close` writes
-        self.gone_node_ids: list[int] = []  # after `close`: nodes of this transaction that are gone and have no pods
+        self.gone_node_ids: list[int] = []  # after `close`: deleted nodes whose last pod left them
 
     @cached_property
     def database_now(self) -> datetime:
@@ -98,7 +99,7 @@ class ClusterTransaction:
             self._workloads.add(workload_id)
 
     def move(self, pods: Sequence[Pod], to: State, **columns: Any) -> None:
-        """Move pods into a state and set these columns.
+        """Move pods to the state `to` and set `columns`.
 
         Raises: Conflict if the state of a pod does not permit the move.
         """
@@ -118,7 +119,8 @@ class ClusterTransaction:
         """Reserve the resources of placed pods; the unique indexes enforce exclusivity.
 
         `events` are the events that these placements cause; pods with a matching queueing hint are requeued.
-        Raises: IntegrityError if a resource is already reserved, or a GPU would be assigned beyond 1000 milli.
+        Raises: IntegrityError if a resource is already reserved, or the shares of a GPU would exceed the whole GPU
+        (1000 thousandths).
         """
         if reserved_pods:
             self.discard_decisions()
@@ -200,12 +202,13 @@ class ClusterTransaction:
     def _write_placement_effects(self) -> list[Decision]:
         """Write the effects of placements that `record_placed_arrivals` committed; return the decisions to publish.
 
-        The position is a column of the locked cluster, so these effects are written exactly once for each placement.
+        The column `effects_due_since` of the locked cluster is the revision of the first placement without effects, so
+        the effects of each placement are written exactly once.
         """
         since = self.cluster.effects_due_since
         if since is None:
             return []
-        # Reservations of this transaction have the current revision; `reserve` adds their effects.
+        # Leave out the current revision: `reserve` has added the effects of this transaction's own reservations.
         rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
         placed = list(rows.select_related("pod").only(*_EFFECT_COLUMNS).order_by("id"))
         decided = _first_decisions([reservation.pod_id for reservation in placed])
@@ -223,7 +226,7 @@ class ClusterTransaction:
         self._requeue(Event.POD_PLACED)
         self.cluster.effects_due_since = None
         self._columns.add("effects_due_since")
-        # The feed shows only the latest decisions.
+        # Return only as many decisions as the feed shows.
         latest = Decision.objects.filter(pk__in=sorted(decided.values())[-LATEST:])
         return list(latest.defer("allocation", "reasons", "top", "evictions", "waits_for").order_by("id"))
 

@@ -1,19 +1,19 @@
 """Commit of a batch of decisions.
 
-One transaction checks and writes the batch. Since the revision of the decisions nothing may have been reserved, and no
-node or pod may have changed. The decisions must be made in the current leader epoch, their policy versions must still
-be active, and every pod must still be pending. Decisions and reservations are inserted in bulk, the unique indexes
-enforce exclusivity, and the node columns are updated.
+One transaction checks and writes the batch. It checks that nothing was reserved and no node or pod changed since the
+revision on which the decisions were made, that the leader epoch of the decisions is the current one, that their policy
+versions are still active, and that every pod is still pending. Decisions and reservations are inserted in bulk, the
+unique indexes enforce exclusivity, and the node columns are updated.
 Preemption victims are removed before anything is reserved: hetsched's own pods return to the queue with the reason, and
 imported pods fail. The batch is rejected if a victim has no active reservation. In a live cluster victims cannot be
-removed here: the pod is nominated for the node and waits while its victims are evicted. An earlier nomination that this
-decision does not repeat ends.
+removed here: the pod is nominated for the node and waits while its victims are evicted. An earlier nomination of the
+pod ends unless the new decision repeats it.
 A pod that is rejected again with the same result keeps its decision, so retries add no rows to the decision history.
 A rejection for other reasons or under another policy creates another decision, but only after a quarter of the time
-that the pod had waited at its last decision. This interval is at least `NEWS_SOON` and at most `NEWS_AFTER`. A pod that
-is rejected earlier for other reasons is retried after the interval, so the last reason is always recorded. A change of
-the victims is recorded immediately. If any check fails, nothing is written and Conflict is raised: the caller discards
-the batch and decides again.
+that the pod had waited at its last decision. This interval is at least `NEWS_SOON` and at most `NEWS_AFTER`. If a pod
+is rejected for other reasons within the interval, it is retried after the interval, so the latest reason is always
+recorded. A change of the victims is recorded immediately. If any check fails, nothing is written and Conflict is
+raised: the caller discards the batch and decides again.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def record(
 
     `binding` is True if the caller binds the `can_bind_now` pods right after the commit; their state is then *binding*.
     `spent` maps namespaces to the seconds that their decisions took since the last call.
-    `epoch` is None if the caller is not the leader. The leader's decisions in progress then become void, and the
-    reservations store the leader's epoch.
+    `epoch` is None if the caller is not the leader. The commit then invalidates the leader's decisions in progress, and
+    the reservations store the leader's epoch.
     Raises: Conflict; Contradiction if the resources are reserved already.
     """
     try:
@@ -187,7 +187,7 @@ def _audit(victim: Pod, reason: str, node: str) -> None:
 
 
 def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
-    """Create the decided nominations, and end earlier nominations that were not repeated or were superseded.
+    """Create the nominations of a batch; end earlier nominations that were not repeated or are superseded.
 
     Raises: Conflict if a victim has no active reservation.
     """
@@ -338,8 +338,8 @@ def _move(
 ) -> None:
     """Write the decided state and the queue columns of each pod.
 
-    A pod stays queued if one of its registered events occurred during the decision. Pods in `news_at` also stay queued,
-    but are not tried before that time.
+    A pod stays queued if one of its registered events occurred during the decision. `news_at` maps pod ids to times:
+    these pods also stay queued, but are not tried before their time.
     Raises: Conflict if a pod is not pending any more.
     """
     rows = [_row(result, decision_ids, change, revision, news_at.get(result.waiting.pod_id)) for result in results]

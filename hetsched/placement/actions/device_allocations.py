@@ -1,12 +1,12 @@
 """Reconciliation of GPU reservations with the device allocations that kubelets report.
 
-If another device plugin assigns GPUs, the reserved GPUs are only advice: the reservations may name other GPUs than the
-pods use, and hetsched could then assign a used GPU again.
+If another device plugin assigns the GPUs of a node, the GPUs in a reservation are only advice: the pod may use other
+GPUs, and hetsched could then assign these GPUs to a second pod.
 The allocations that an agent reads from its kubelet are compared with the reservations on the node. If a pod runs on
-other GPUs than reserved, its reservation moves to those GPUs (`device_moves`): it ends and another begins in the same
-transaction, so that scheduler caches pick up the change. An inconsistent report changes no reservation: it is written
-to the audit trail, and shown on the pages of the pods and their node until it is resolved. An unchanged report writes
-nothing.
+other GPUs than reserved, its reservation moves to the GPUs in use (`device_moves`): the reservation ends and a new one
+begins in the same transaction, so that scheduler caches pick up the change. An inconsistent report changes no
+reservation: it is written to the audit trail, and shown on the pages of the pods and their node until it is resolved.
+An unchanged report writes nothing.
 Invariants: those of `device_moves`; the unique indexes still apply.
 """
 
@@ -43,7 +43,7 @@ _TRIES = 3
 
 
 class DeviceChanges(msgspec.Struct, frozen=True):
-    """The outcome of a report: the keys of pods whose reservation moved to other GPUs, and problem texts by pod key."""
+    """The outcome of a report: keys of the pods whose reservation moved to other GPUs, and problem texts by pod key."""
 
     moved: tuple[str, ...] = ()
     problems: dict[str, str] = {}
@@ -156,7 +156,7 @@ def _ids(containers: Mapping[str, Mapping[str, Sequence[str]]], resources: Seque
 
 
 def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] | None:
-    """Return the indices of the GPUs with these device or replica ids, or None if an id is unknown."""
+    """Return the indices of the GPUs with these device ids or replica ids, or None if an id is unknown."""
     by_uuid = {card.uuid: card.index for card in cards.values() if card.uuid}
     found = {by_uuid.get(one.partition("::")[0]) for one in ids}
     known = {index for index in found if index is not None}
@@ -201,8 +201,8 @@ def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
     for key, reservation in seen.held.items():
         row = rows.get(reservation.pod_id)
-        # A pod that was scheduled again has a new reservation. After a move, the row still names the GPUs of the
-        # decision.
+        # `granted` is set once per reservation, so that it still contains the GPUs of the decision after a move. A pod
+        # that was scheduled again has a new reservation.
         granted = row.granted if row is not None and row.reservation == reservation.pk else reservation.allocation.gpus
         DevicePluginAllocation.objects.update_or_create(
             pod_id=reservation.pod_id,

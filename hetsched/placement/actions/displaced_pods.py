@@ -1,4 +1,4 @@
-"""Displacement of our pods from nodes that another scheduler filled first.
+"""Displacement of hetsched's pods from nodes that another scheduler filled first.
 
 Another scheduler binds pods to the same nodes without coordination. If two pods are bound to the same capacity, the
 kubelet admits only one.
@@ -6,8 +6,8 @@ The resources of every pod on a node are reserved in the transaction that observ
 allocatable resources, holds with unused capacity on this node end in the state *lost*. Then placed pods that are not
 being bound yet go back to the queue until the remaining pods fit the node: the lowest priority first, and within a
 priority the latest pod first. Pods that are being bound or are bound stay; if the node is still over capacity, the
-kubelet rejects one of them and its owner backs off from the node. A gang that a displaced pod leaves below its minimum
-goes back as a whole.
+kubelet rejects one of them and its owner backs off from the node. If the displacement of a member leaves a gang below
+its minimum, the whole gang goes back to the queue.
 Invariant: capacity used by other schedulers is reserved before the next decision on that node.
 """
 
@@ -33,7 +33,7 @@ _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=St
 
 
 def displace_pods(change: ClusterTransaction, node_ids: Iterable[int], *, by: str) -> int:
-    """Displace pods and holds that no longer fit on these nodes; return how many.
+    """Displace pods and holds that no longer fit on these nodes; return how many were displaced.
 
     `by` names the pods that filled the nodes, for the reason shown to users.
     """

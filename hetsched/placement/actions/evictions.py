@@ -3,12 +3,12 @@
 Members of incomplete gangs are evicted in the same way, without a nominated pod: see `gangs`.
 
 `Eviction` rows name the pods to evict. Each attempt is claimed first, made outside any transaction, and recorded. A
-victim that is placed and not bound yet goes back to the queue immediately, because only hetsched knows of it. Its gang
-goes back with it, unless enough members remain. If the API server rejects an eviction, the victim is spared for
-`SPARED` and the nomination ends: the nominated pod is scheduled again. A nomination also ends if its victims were not
-deleted within `PATIENCE`; the victims keep their reservations until the watch reports their deletion. Several victims
-of one nomination, and the pods of one step of a rebalance plan (a gang), belong together: none of them is evicted until
-a dry run has allowed all of their evictions.
+victim that is placed but not bound yet goes back to the queue immediately, because the API server does not know of its
+placement. Its gang goes back with it, unless enough members remain. If the API server rejects an eviction, the victim
+is spared for `SPARED` and the nomination ends: the nominated pod is scheduled again. A nomination also ends if its
+victims were not deleted within `PATIENCE`; the victims keep their reservations until the watch reports their deletion.
+Several victims of one nomination, and the pods of one step of a rebalance plan (a gang), belong together: none of them
+is evicted until a dry run has allowed all of their evictions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _QUEUED = [state.value for state in QUEUED]
 
 
 class ClaimedEviction(msgspec.Struct):
-    """One claimed eviction with its victim and, for a preemption, the nominated pod."""
+    """A claimed eviction with its victim and, for a preemption, the nominated pod."""
 
     eviction: Eviction
     victim: Pod
@@ -57,7 +57,7 @@ class ClaimedEviction(msgspec.Struct):
 
     @property
     def sentence(self) -> str:
-        """Return the text for the victim's condition: the preemptor (hidden in other namespaces), or the reason."""
+        """Return the text of the victim's condition: the reason, or the preemptor (hidden if in another namespace)."""
         if self.nominee is None:
             return self.eviction.reason
         preemptor = self.nominee.key if self.nominee.namespace == self.victim.namespace else HIDDEN
@@ -155,9 +155,10 @@ def mark_refused(cluster_id: int, claimed: ClaimedEviction, message: str) -> Non
 
 
 def displace(cluster_id: int, claimed: ClaimedEviction) -> int:
-    """Send a placed victim back to the queue, with all placed victims of its nomination; return how many.
+    """Send a placed victim and all other placed victims of its nomination back to the queue; return how many pods.
 
-    Return 0 if its binding has begun. A gang that is then below its minimum goes back as a whole; see `gangs`.
+    Return 0 if the binding of the victim has begun. A gang that is then below its minimum goes back as a whole; see
+    `gangs`.
     """
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
@@ -189,7 +190,7 @@ def overdue_nominations(cluster_id: int) -> QuerySet[Nomination]:
 
 
 def end_overdue_nominations(cluster_id: int) -> int:
-    """End nominations with victims that were not deleted in time; return how many."""
+    """End nominations with victims that were not deleted in time; return how many nominations ended."""
     with write_transaction():
         rows = overdue_nominations(cluster_id)
         if not rows.exists():
@@ -207,7 +208,7 @@ def end_overdue_nominations(cluster_id: int) -> int:
 
 
 def unevictable_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
-    """Return the pods that may not be evicted for now: pod key -> (preemptor's pod id, API server's message)."""
+    """Return the pods that are currently not evicted again: pod key -> (preemptor's pod id, API server's message)."""
     refused = Eviction.objects.filter(cluster_id=cluster_id, state=Eviction.REFUSED, not_before__gt=timezone.now())
     columns = "victim__namespace", "victim__name", "nomination__pod_id", "message"
     found = refused.order_by("id").values_list(*columns)
@@ -215,7 +216,7 @@ def unevictable_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
 
 
 def requeue_nominees(victim_ids: Sequence[int]) -> None:
-    """Requeue immediately the nominated pods for which these pods were evicted."""
+    """Requeue, without back-off, the nominated pods for which these pods were evicted."""
     for some in batched(victim_ids):
         asked = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
         pods = list(asked.values_list("nomination__pod_id", flat=True))
@@ -223,7 +224,7 @@ def requeue_nominees(victim_ids: Sequence[int]) -> None:
 
 
 def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:
-    """Requeue immediately the nominated pods that have victims with these uids."""
+    """Requeue, without back-off, the nominated pods that have victims with these uids."""
     for some in batched(uids):
         asked = Eviction.objects.filter(cluster=cluster, nomination__active=True, victim__uid__in=some)
         pods = list(asked.values_list("nomination__pod_id", flat=True))
@@ -231,7 +232,7 @@ def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:
 
 
 def mark_victims(victim_ids: Sequence[int]) -> None:
-    """Write the preemptor, or the reason of the eviction, into the message of each ended pod that was evicted."""
+    """Write into the message of each ended pod that was evicted who preempted it, or the reason of the eviction."""
     if not victim_ids:
         return
     asked = (

@@ -1,4 +1,4 @@
-"""Recovery of gangs in a live cluster whose bindings were rejected in part: all members run, or none.
+"""Recovery of gangs in a live cluster after some of their bindings were rejected, so that all members run or none.
 
 A gang is decided as a whole and bound pod by pod. If the API server rejects some members, the bound members wait on
 their nodes forever.
@@ -81,7 +81,7 @@ def _recover_gang(change: ClusterTransaction, missing: Pod, absent: set[int], re
 
 
 def has_incomplete_gangs(cluster_id: int) -> bool:
-    """Return True if a cluster has incomplete gangs."""
+    """Return True if gangs of a cluster are recorded as incomplete."""
     return PartiallyBoundGang.objects.filter(cluster_id=cluster_id).exists()
 
 

@@ -234,7 +234,7 @@ def free_capacity(change: ClusterTransaction, rows: Sequence[Pod], reason: str) 
 
 
 def use_capacity(change: ClusterTransaction, row_ids: Sequence[int], by: str) -> None:
-    """Free the hold rows whose capacity is used by pods placed in this transaction; end holds without further use.
+    """Free the hold rows used by pods placed in this transaction; end claimed holds that no further pod will use.
 
     Other rows of the holds stay reserved, because the decision did not treat their capacity as free.
     Raises: Conflict if the reservation of a row has ended.

@@ -46,7 +46,7 @@ _QUEUED = sorted(state.value for state in QUEUED)
 
 
 class ImageReading(msgspec.Struct, frozen=True):
-    """The result of reading one image: a digest and platforms, or an error code and message."""
+    """The result of reading an image: a digest and platforms, or an error code and message."""
 
     digest: str = ""
     platforms: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def add_image_facts(cluster: Cluster, pods: Sequence[PodSpec]) -> list[tuple[Pod
 
 
 class _Images:
-    """The images of some pods and their known facts; if `asks`, reads of unknown and due images are requested."""
+    """The images of some pods and their known facts; with `asks`, reads of unknown and due images are requested."""
 
     def __init__(
         self, cluster: Cluster, registries: AllowedHosts, pods: Sequence[PodSpec], *, asks: bool = True
@@ -170,7 +170,7 @@ def _is_final(row: ImageIndex | None) -> bool:
 
 
 def _is_settled(row: ImageIndex | None, now: datetime) -> bool:
-    """Return True if no pod has to wait for the image: a read was attempted and the next one is not due."""
+    """Return True if no pod has to wait for the image: its facts are final, or a read was attempted recently."""
     if row is None:
         return False
     return _is_final(row) or (row.not_before > now and (row.read_at is not None or bool(row.code)))
@@ -199,7 +199,7 @@ def claim_images(cluster_id: int, limit: int) -> list[ImageIndex]:
 
 
 def _release(cluster_id: int, rows: Sequence[ImageIndex]) -> set[int]:
-    """Stop reading images that no pending pod uses, and return their ids; a later pod requests a read again."""
+    """Stop reading those images that no pending pod uses, and return their ids; a later pod requests a read again."""
     with write_transaction():
         Cluster.objects.select_for_update().only("id").get(pk=cluster_id)
         named = {stored_reference(image) for _, spec, _ in _waiting(cluster_id) for image in spec.images}

@@ -76,7 +76,7 @@ def _count(cluster: str, reasons: Iterable[str]) -> None:
 
 
 class _Rounds:
-    """Consecutive rejections by owner and node, updated as rejections are added."""
+    """The latest rejections by owner and node, from which the back-off after a further rejection follows."""
 
     def __init__(self, change: ClusterTransaction, owners: Iterable[str]) -> None:
         self._change = change
@@ -95,7 +95,7 @@ class _Rounds:
         last = self._last.get(pair)
         step, until = 1, now + node_backoff(1)
         if last is not None and now < last.until:
-            step, until = last.step, last.until  # the pod was already in flight at the previous rejection
+            step, until = last.step, last.until  # in flight at the last rejection: same step
         elif last is not None and now < last.until + RESET_AFTER:
             step = last.step + 1
             until = now + node_backoff(step)
@@ -169,7 +169,7 @@ def trust_node(cluster: Cluster, node_name: str, *, actor: Actor, reason: str) -
 
 
 def prune_rejections(cluster_id: int, *, before: datetime) -> int:
-    """Delete rejections without effect: their back-off is over, and a new rejection would start at `step` 1 again."""
+    """Delete old rejections that have no effect any more: no back-off lasts, and `step` would start at 1 again."""
     rows = Rejection.objects.filter(cluster_id=cluster_id)
     old = Q(cleared_at__lt=before) | Q(until__lt=before - RESET_AFTER)
     return rows.filter(old).delete()[0]

@@ -1,12 +1,12 @@
 """Submissions to a live cluster: hetsched creates the objects there, and their pods arrive through the watch.
 
 A create request cannot be part of a transaction, and its response may be lost.
-One transaction first writes the workload and its objects as rows. After the commit a worker creates the objects, one
-attempt at a time, under a claim that outlasts the API call. If the result of an attempt is unknown, the next attempt
-uses the same name and resolves it. Pods from the watch join the workload of the object that created them, matched by
-label and by controller: the label alone is not proof, because any user can set it. Once a pod of a Job has ended, the
-worker reads the state of the Job itself. Deletions follow the same procedure; the watch frees the pods' resources once
-it reports that they ended.
+Therefore one transaction first writes the workload and its objects as rows. After the commit a worker creates the
+objects; each attempt is made under a claim that outlasts the API call. If the result of an attempt is unknown, the next
+attempt uses the same name and resolves it. Pods from the watch join the workload of the object that created them,
+matched by label and by controller: the label alone is not proof, because any user can set it. Once a pod of a Job has
+ended, the worker reads the state of the Job itself. Deletions follow the same procedure; the watch frees the pods'
+resources once it reports that they ended.
 Invariants: only enrolled namespaces are written to; this module creates no pod row before the watch reports the pod,
 and frees no resources.
 """

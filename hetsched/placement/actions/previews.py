@@ -34,7 +34,7 @@ MOST_KEPT = 20
 
 
 class Cancelled(Exception):
-    """The running preview was cancelled."""
+    """Raised in the run of a preview that was cancelled."""
 
 
 def request_preview(
@@ -97,7 +97,7 @@ def claim_preview() -> Preview | None:
 
 
 def _used_seconds(now: datetime) -> dict[str, float]:
-    """Return the run time in seconds, by owner, of previews that started within `SHARED_OVER`."""
+    """Return by owner the total run time, in seconds, of the previews that started within `SHARED_OVER`."""
     used: dict[str, float] = defaultdict(float)
     began = Preview.objects.filter(started_at__gte=now - SHARED_OVER).exclude(state=Preview.WAITING)
     for owner, start, end in began.order_by().values_list("owner", "started_at", "ended_at"):

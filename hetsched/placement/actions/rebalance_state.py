@@ -27,7 +27,7 @@ HOLDING_STATES = [state.value for state in HOLDING]
 
 
 class StepTaken(Exception):
-    """Another worker executes this step, or the plan has ended."""
+    """Raised if another worker executes this step, or the plan has ended."""
 
 
 def confirm_plan(cluster: Cluster, advice: Advice, steps: Sequence[int], *, actor: Actor, reason: str) -> Rebalance:

@@ -1,7 +1,7 @@
 """Execution of a rebalance plan that an operator confirmed, one move after the other.
 
-Before each move the engine tries it again on the current state of the cluster. The plan stops if the pod cannot move
-any more or would be placed on another node. A gang is one move of all its members: the plan also stops if a member
+Before each move the engine tries the move again on the current state of the cluster. The plan stops if the pod cannot
+move any more or would be placed on another node. A gang is one move of all its members: the plan also stops if a member
 joined the gang after the confirmation, or if in a live cluster the API server refuses the eviction of a member in a dry
 run.
 In a cluster that is not live, one transaction ends the pod's reservation and creates one on the target, with a decision
@@ -184,7 +184,7 @@ def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: Advice
 
 
 def _state_digest(found: AdviceBasis, moved: AppliedMove) -> str:
-    """Remove the pods of a step from the state in `found`, and return the digest of the remaining state."""
+    """Return the digest of the state without the pods of a step, and leave these pods removed from `found`."""
     for placed in moved.unit:
         found.board.state.forget(placed.pod.key)
     return found.board.state.digest()
@@ -239,7 +239,7 @@ def _request_evictions(plan: Rebalance, moves: Sequence[RebalanceMove]) -> None:
         pods = {pod.key: pod for pod in live_pods(cluster, [move.pod_key for move in moves])}
         for move in moves:
             pod = pods.get(move.pod_key)
-            # Another pod may have this name by now; only the pod that the engine moved may be evicted.
+            # Another pod may have this name by now; only the pod with the uid that the engine moved may be evicted.
             if pod is None or pod.uid != move.uid or pod.node is None or pod.node.name != move.source:
                 raise Conflict(Message("{pod} was deleted from {node}", pod=move.pod_key, node=move.source))
         Eviction.objects.bulk_create(

@@ -1,7 +1,7 @@
 """Quarantine of nodes on which reservations repeatedly fail at commit.
 
 The scheduler cache can show free capacity on a node where the reservation rows show none. Without a limit the scheduler
-would retry the same node forever.
+would choose the same node forever.
 A placement that is valid in the cache but fails against the rows at commit is recorded as a conflict of its node.
 After `MOST` conflicts within `WITHIN`, the node is cordoned and an audit entry with the reason is written. An operator
 inspects the node and uncordons it, which restarts the count.

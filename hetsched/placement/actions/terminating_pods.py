@@ -71,7 +71,7 @@ def terminating_reservations(rows: Iterable[Pod]) -> list[TerminatingReservation
 
 
 def reservation_time(spec: PodSpec) -> timedelta:
-    """Return how long a pod's resources stay reserved if it was deleted before its containers were seen to end."""
+    """Return how long the resources of a deleted pod stay reserved if its containers were not seen to end."""
     return timedelta(seconds=min(spec.grace_seconds, settings.HETSCHED_FORCED_HOLD_SECONDS))
 
 
@@ -88,7 +88,7 @@ def reserve_orphaned_pods(change: ClusterTransaction, reservations: Sequence[Ter
 
 def _orphaned_pod(change: ClusterTransaction, reservation: TerminatingReservation) -> Pod:
     was, request = reservation.pod, reservation.reservation.request
-    # Only the resources are relevant: an orphaned pod has no affinity, spread constraints or claims.
+    # Keep only the resources of the spec: an orphaned pod has no affinity, spread constraints or claims.
     shape = msgspec.structs.replace(
         request.shape, affinity=(), anti_affinity=(), preferred_affinity=(), spread=(), claims=()
     )

@@ -1,1 +1,1 @@
-"""Writers of the watch events of a live cluster: nodes and pods become rows."""
+"""Actions that write the watch events of a live cluster, on nodes and pods, to rows."""

@@ -55,15 +55,15 @@ _NOT_BOUND = {State.PLACED.value, State.BINDING.value}
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
 _MESSAGES = f"UPDATE {Pod._meta.db_table} SET message = %s WHERE id = %s"  # noqa: S608
 _SPEC_COLUMNS = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
-# Every bound pod passes through these states; one event may report several transitions.
+# The states of a running pod in order; if an event skips states, the pod passes through them too.
 _PROGRESS = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 
 
 class BatchOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a batch: numbers of pods added, reserved, moved and ended, and the revision of the commit.
+    """The outcome of a batch: how many pods were added, reserved, moved and ended, and the revision of the commit.
 
-    `arrivals_only` is True if the batch only added pending pods. A state of the previous revision is then valid at this
-    revision too.
+    `arrivals_only` is True if the batch only added pending pods. A state of the previous revision is then also valid at
+    the revision of the commit.
     """
 
     arrived: int = 0
@@ -147,7 +147,7 @@ class PodTransitions:
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
         for step in _PROGRESS[_PROGRESS.index(state) + 1 : _PROGRESS.index(reached) + 1]:
             self.steps[step].append(row)
-        # pods of other schedulers do not follow hetsched's back-off
+        # leave out pods of other schedulers, which do not follow hetsched's back-off
         if seen.refusal is not None and row.origin in Pod.OURS:
             self.rejected.append((row, seen))
         if seen.deleting and seen.ended == State.FAILED:
@@ -225,7 +225,7 @@ class PodTransitions:
                 (now,) = build_pod_rows(self.cluster, [seen.spec], policy or "", None, Pod.WATCHED)
                 if now.spec == before:
                     continue
-                if row.state == State.MISCONFIGURED:  # this verdict is final: treat the pod as a new pod
+                if row.state == State.MISCONFIGURED:  # the verdict is final, so treat the corrected pod as a new pod
                     self.cancelled["the requests of the pod have changed"].append(row)
                     self._add_new(seen)
                     continue
@@ -310,7 +310,7 @@ def _known_pods(cluster: Cluster, keys: Iterable[str]) -> dict[str, Pod]:
 
 
 def _end_reason(seen: ObservedPod) -> str:
-    """Return the message of an ended pod: the container and exit code that ended it, and the pod's own reason."""
+    """Return the message of an ended pod: the container that ended it, the exit code, and the pod's status reason."""
     end: ContainerEnd | None = seen.end
     of_pod = ": ".join(text for text in (seen.reason, seen.message) if text)
     if end is None:
