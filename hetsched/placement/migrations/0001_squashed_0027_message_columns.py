@@ -1,4 +1,4 @@
-"""The tables of a new database; one that has the migrations of `replaces` is left as it is."""
+"""Create the tables of a new database; a database that has the migrations in `replaces` stays unchanged."""
 
 import django.db.models.deletion
 import hetsched.placement.models.holds

@@ -11,7 +11,7 @@ import hetsched.placement.models.webhooks
 
 
 def carry_over(apps, schema_editor):
-    """Make a delivery of each state that an address of a submission was still to be told."""
+    """Create a due delivery for each workload whose latest state was not sent to its callback URL yet."""
     workloads = apps.get_model("placement", "Workload").objects.exclude(callback_url="").exclude(state="pending")
     deliveries = apps.get_model("placement", "Delivery").objects
     now = timezone.now()

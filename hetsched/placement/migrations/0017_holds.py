@@ -1,4 +1,4 @@
-"""Room that is held for pods that do not exist yet, and answers about it under idempotency keys."""
+"""Add holds, which reserve capacity for pods that do not exist yet, and idempotency keys for hold requests."""
 
 import django.db.models.deletion
 from django.db import migrations, models

@@ -1,4 +1,4 @@
-"""What a hold counts against its owner's quota."""
+"""Store the amounts that a hold uses of its owner's quota."""
 
 from django.db import migrations, models
 

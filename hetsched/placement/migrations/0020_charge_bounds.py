@@ -1,4 +1,4 @@
-"""The quota that a workload was counted against, so that whoever looks can tell whether it is kept."""
+"""Store the quota that applied when a workload was charged, so that compliance can be checked later."""
 
 from django.db import migrations, models
 

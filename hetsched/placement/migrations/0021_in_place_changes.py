@@ -1,4 +1,4 @@
-"""Requests that change in place: the reservation's own request, and a fingerprint to recognise unchanged pods."""
+"""Store the changed request of a reservation, and a fingerprint by which unchanged pods are recognised."""
 
 from django.db import migrations, models
 

@@ -1,4 +1,4 @@
-"""Find the reservations that another one of the same pod continues by the time of that change."""
+"""Index reservations that were continued by another reservation of the same pod, by the time of the change."""
 
 from django.db import migrations, models
 

@@ -1,4 +1,4 @@
-"""Find the remnants of a cluster without a look at its running pods."""
+"""Index the orphaned pods (remnants) of a cluster, so that their query does not read the running pods."""
 
 from django.db import migrations, models
 

@@ -2,7 +2,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    """Name the columns for the reports to the pod's cluster by that word."""
+    """Rename the columns about reports to a pod's cluster, so that both names contain *report*."""
 
     dependencies = [
         ("placement", "0025_eviction_moves"),

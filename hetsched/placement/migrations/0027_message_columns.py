@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Give columns with messages the length of any message with its parameters; the rows keep their text."""
+    """Remove the length limit of columns with messages, because they also store parameters; the rows are unchanged."""
 
     dependencies = [
         ("placement", "0026_reported_columns"),

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Charge(models.Model):
-    """Amounts by resource, in millicores for cpu and base units for all others."""
+    """The charge of one workload: amounts by resource, in millicores for cpu and in base units for all others."""
 
     workload = models.OneToOneField(
         "placement.Workload", on_delete=models.CASCADE, primary_key=True, related_name="charge",

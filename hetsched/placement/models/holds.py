@@ -1,10 +1,11 @@
 """Holds: reserved capacity for pods that do not exist yet.
 
-After a what-if shows that a pod fits, other pods could be placed on the capacity before the pod is submitted. A hold
-reserves the resources of every pod of a manifest. Each pod has a row `NAME~HOLD`, which no user can create and no
-preemption evicts. The row has the labels and constraints of the future pod, and the engine treats it as that pod. A
-submission names the hold and claims it; the scheduler then gives each pod of the submission the resources of one of
-these rows, in the transaction that reserves the pod's resources. Unused resources are freed when the hold ends. States:
+Between a what-if that shows that a pod fits and the submission of that pod, other pods could be placed on the capacity.
+A hold therefore reserves the resources of every pod of a manifest. Each pod has a row `NAME~HOLD`, which no user can
+create and no preemption evicts. The row has the labels and constraints of the future pod, and the engine treats it as
+that pod. A submission names the hold and claims it; the scheduler then gives each pod of the submission the resources
+of one of these rows, in the transaction that reserves the pod's resources. Unused resources are freed when the hold
+ends. States:
     held       until `expires_at` by the database's clock, which may be extended
     claimed    by the submission that named it, until its pods have their resources or the claim expires
     used       completely, or as far as the pods of its submission needed

@@ -1,6 +1,7 @@
 """Nominated pods in live clusters, their victims, and gangs of which only some members are bound.
 
-In a live cluster an evicted pod ends when its containers have ended, which may take minutes or never happen.
+In a live cluster an evicted pod ends only when its containers have ended, which may take minutes or never happen. Until
+then the preemptor is nominated.
 A nomination stores the node and the allocation meant for a pending pod. While it is active, the engine assumes the pod
 on that node in addition to the victims, so that no pod of the same or lower priority is placed on the resources that
 the victims release. A nomination ends when the pod is placed there or elsewhere, is deleted, is superseded by a pod of
@@ -27,7 +28,7 @@ from hetsched.storage.message_field import MessageField
 
 
 class Nomination(models.Model):
-    """One pending pod and its nominated node, valid from one cluster revision to another."""
+    """The nomination of one pending pod for a node, valid from one cluster revision to another."""
 
     pod = models.ForeignKey(
         "placement.Pod", on_delete=models.CASCADE, related_name="nominations", verbose_name=_("pod")
@@ -61,7 +62,7 @@ class Nomination(models.Model):
 
 
 class Eviction(models.Model):
-    """One victim of a nominated pod; `budget` is the disruption budget that the eviction violates."""
+    """The eviction of one victim; `budget` is the disruption budget that the eviction violates."""
 
     WANTED, ASKED, REFUSED, DROPPED = "wanted", "asked", "refused", "dropped"
 
@@ -95,7 +96,7 @@ class Eviction(models.Model):
 
 
 class Preemption(models.Model):
-    """One preemption: the victim, the preemptor, the decision and the time."""
+    """A completed preemption: the victim, the preemptor, the decision and the time."""
 
     victim = models.ForeignKey("placement.Pod", on_delete=models.CASCADE, related_name="preemptions")
     # The preemptor. The columns with its name are kept when its row is deleted.
@@ -121,7 +122,7 @@ class Preemption(models.Model):
 
 
 class PartiallyBoundGang(models.Model):
-    """A gang with too few bound members; `since` and `reason` are those of the first rejected binding."""
+    """A gang with too few bound members, and the time (`since`) and reason of the first rejected binding."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     namespace = models.CharField(_("namespace"), max_length=63)
@@ -144,7 +145,7 @@ class PartiallyBoundGang(models.Model):
 
 
 class RejectedCommit(models.Model):
-    """One placement on a node that was rejected at commit because it contradicted the reservation rows."""
+    """A placement on a node that was rejected at commit because it contradicted the reservation rows."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")

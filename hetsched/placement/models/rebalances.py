@@ -19,7 +19,7 @@ from hetsched.storage.message_field import MessageField
 
 
 class Rebalance(models.Model):
-    """One confirmed plan: its goal, the operator who confirmed it and the reason."""
+    """A confirmed rebalance plan: its goal, the operator who confirmed it and the reason."""
 
     RUNNING, DONE, STOPPED = "running", "done", "stopped"
     STATES = ((RUNNING, _("in progress")), (DONE, _("done")), (STOPPED, _("stopped")))
@@ -51,7 +51,10 @@ class Rebalance(models.Model):
 
 
 class RebalanceMove(models.Model):
-    """One pod of a plan; pods of one gang share a step. `actual_node` is the node of the pod or of its replacement."""
+    """The move of one pod in a plan; the pods of a gang share a step.
+
+    `actual_node` is the node of the moved pod or of its replacement.
+    """
 
     WAITING, LEAVING, MOVED, STOPPED = "waiting", "leaving", "moved", "stopped"
     STATES = ((WAITING, _("waiting")), (LEAVING, _("evicting")), (MOVED, _("moved")), (STOPPED, _("stopped")))

@@ -16,7 +16,7 @@ from hetsched.storage.message_field import MessageField
 
 
 class Rejection(models.Model):
-    """One pod that its node's kubelet rejected; `step` is the number of consecutive rejections on that node."""
+    """The rejection of one pod by its node's kubelet; `step` is the number of consecutive rejections on that node."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="rejections", verbose_name=_("node"))
@@ -30,7 +30,7 @@ class Rejection(models.Model):
     created_at = models.DateTimeField(_("rejected at"))
     until = models.DateTimeField(_("retried at"))
     rest_until = models.DateTimeField(_("owner retried at"), null=True)
-    # A pod of the owner has run on another node since, so not every node rejects the owner's pods.
+    # True if a pod of the owner has run on another node since: this row then limits the owner on this node only.
     ran_elsewhere = models.BooleanField(_("ran on another node"), default=False)
     woken_at = models.DateTimeField(_("waiting pods requeued at"), null=True)
     cleared_at = models.DateTimeField(_("cleared at"), null=True)

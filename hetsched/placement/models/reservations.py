@@ -22,7 +22,7 @@ _continued = models.Q(release_reason__in=CONTINUED)
 
 
 class Reservation(models.Model):
-    """The resources that one pod holds on one node, from one cluster revision to another."""
+    """The resources that a pod holds on a node, from one cluster revision to another."""
 
     pod = models.ForeignKey(
         "placement.Pod", on_delete=models.CASCADE, related_name="reservations", verbose_name=_("pod")
@@ -72,7 +72,7 @@ class Reservation(models.Model):
 
 
 class ReservedCard(models.Model):
-    """One GPU, or a share of it, that a reservation holds."""
+    """A GPU, or a share of it, that a reservation holds."""
 
     reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="cards")
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")

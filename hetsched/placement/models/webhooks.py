@@ -31,7 +31,7 @@ def new_delivery_id() -> str:
 
 
 class Webhook(models.Model):
-    """One URL and the workload states that are reported to it; empty `states` and `namespaces` mean all.
+    """A URL and the workload states that are reported to it; an empty list in `states` or `namespaces` means all.
 
     The webhook reports only what its `owner` may see. `paused_because` is the reason why the server paused the webhook.
     """
@@ -80,7 +80,7 @@ class SigningSecret(models.Model):
 class CallbackHost(models.Model):
     """A host that receives callbacks; one process at a time calls it.
 
-    After a call without an answer the host is skipped until `quiet_until`.
+    If a call gets no response, the host is skipped until `quiet_until`.
     """
 
     host = models.CharField(max_length=300, primary_key=True)

@@ -3,9 +3,9 @@
 No GPU or core may ever be reserved twice, not even after a crash or a race.
 The database enforces exclusivity: partial unique indexes admit one active reservation per pod, one live pod per name,
 one exclusive holder per GPU and per CPU. Pod ids increase in submission order. Reservations store the cluster revisions
-at which they began and ended, so a query returns any past state, and a scheduler cache is updated with one query.
-Invariants: a pod is in a HOLDING state if and only if it has an active reservation (imported pods on unknown nodes have
-none); decisions are never changed.
+at which they began and ended, so that one query can return the reservations of any past state, or the changes since the
+state of a scheduler cache. Invariants: a pod is in a HOLDING state if and only if it has an active reservation
+(imported pods on unknown nodes have none); decisions are never changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def new_workload_id() -> str:
 
 
 class Workload(models.Model):
-    """One submission: a manifest and the pods it expanded to."""
+    """One submission: a manifest and the pods that were expanded from it."""
 
     id = models.CharField(max_length=40, primary_key=True, default=new_workload_id, editable=False)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="workloads", verbose_name=_("cluster"))
@@ -75,7 +75,7 @@ class Workload(models.Model):
 
 
 class Pod(models.Model):
-    """One pod. `queued` is True if the scheduler has to try the pod, no earlier than `not_before`."""
+    """One pod. `queued` is True if the scheduler has to try to place the pod, no earlier than `not_before`."""
 
     # SUBMITTED: by a user or program. IMPORTED: already running when first observed, so its resources are reserved.
     # WATCHED: observed pending in a live cluster, with hetsched as its scheduler. ASKED: placed for another scheduler
@@ -109,7 +109,7 @@ class Pod(models.Model):
     # Time until which the pod waits for the platforms of its images. If it has passed, the platforms may still change;
     # null means that they are final.
     images_until = models.DateTimeField(_("waits for image platforms until"), null=True)
-    # The last attempt to place the pod, and the events that the attempt registered (`helped_by`: as a bit set).
+    # The time of the last attempt to place the pod, and the events that it registered (`helped_by`: as a bit set).
     tried_at = models.DateTimeField(_("last attempt"), null=True)
     waits_for = StructField(tuple[WaitsFor, ...], verbose_name=_("waits for"), default=tuple)
     helped_by = models.IntegerField(default=EVERY_BIT, editable=False)
@@ -246,7 +246,7 @@ class SubmittedObject(models.Model):
 
 
 class Decision(AppendOnly):
-    """The decision for one pod: the cluster state, the policy revision, the verdict and its reasons."""
+    """A decision about one pod: the cluster state, the policy revision, the verdict and its reasons."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="decisions", verbose_name=_("cluster"))
     workload = models.ForeignKey(
