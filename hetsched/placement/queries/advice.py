@@ -1,4 +1,4 @@
-"""Advice about a cluster: the moves that the engine finds, given the pods in transition and each pod's own policy.
+"""Advice about a cluster: moves of pods that the engine finds on the current state.
 
 The state is a copy of the scheduler cache. Pods that are being bound, nominated or evicted are not moved. Each pod is
 placed by the active version of its own policy. In clusters that are not live, evicted pods are scheduled again even if
@@ -51,7 +51,7 @@ def reschedules_evicted_pods(cluster: Cluster) -> bool:
 
 
 def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] = ()) -> AdviceBasis:
-    """Return a copy of a cluster on which moves can be tried; `spec` is the policy of pods without a named policy."""
+    """Return a copy of a cluster's state on which moves can be tried; `spec` applies to pods that name no policy."""
     kept = _immovable_pods(cluster)
     copy = cache_of(cluster.pk)
     with copy.locked_snapshot() as loaded:
@@ -61,7 +61,7 @@ def advice_basis(cluster: Cluster, spec: PolicySpec, waiting: Sequence[PodSpec] 
         kept.update(dict.fromkeys(loaded.nominees, BUSY))
     for pod in waiting:
         if pod.key in state.placed_pods:
-            state.forget(pod.key)  # a nominated pod is assumed in addition to its victims
+            state.forget(pod.key)  # a nominated pod, which is assumed in the state but still waits
     board = Board(
         state, policy, evaluated_at=rfc3339(timezone.now()), returns=reschedules_evicted_pods(cluster), own=own
     )

@@ -1,7 +1,7 @@
 """Metrics of clusters per minute, used by capacity plans.
 
-There is one row per cluster and minute, written by the first process that measures. The engine computes the values, as
-it does for pages and `simulate`. Rows are kept a little longer than one week, the period over which a
+There is one row per cluster and minute, written by the first process that measures in that minute. The engine computes
+the values, as it does for pages and `simulate`. Rows are kept a little longer than one week, the period over which a
 capacity plan is tried.
 """
 

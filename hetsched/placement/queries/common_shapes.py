@@ -24,7 +24,7 @@ from hetsched.placement.models import Pod
 
 MOST_SHAPES = 6
 LATEST_PODS = 1000
-# A namespace that no pod uses, so that no quota limits the count.
+# The copies are counted in a namespace that no pod uses, so that no quota limits the count.
 _NAMESPACE = "headroom"
 _WITHOUT = (State.MISCONFIGURED.value, State.NEVER_FITS.value)
 _EXAMPLES = """
@@ -44,7 +44,10 @@ _EXAMPLES = """
 
 
 class CommonShape(msgspec.Struct, frozen=True):
-    """A requested shape, as a pod with that shape; `like` is the latest pod that requested it, empty for an example."""
+    """A requested shape, as a pod with that shape, and the number of workloads that requested it.
+
+    `like` is the latest pod that requested the shape; it is empty for a worked example.
+    """
 
     pod: PodSpec
     workloads: int

@@ -32,7 +32,7 @@ class DecisionDifference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RerunResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of a re-run; `same` is True if nothing differs, and `policy` is the policy revision that was used."""
+    """The result of a re-run; `same` is True if nothing differs, and `policy` is the policy revision of the re-run."""
 
     decision: int
     same: bool
@@ -56,7 +56,7 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
     scheduler = scheduler_before(decision, spec)
     pod = decision.pod.spec
     if pod.gang is not None and decision.node_name:
-        pod = msgspec.structs.replace(pod, gang=None)  # the other members of the pod's gang were placed after this pod
+        pod = msgspec.structs.replace(pod, gang=None)  # without the gang: its other members were placed after this pod
     elif pod.gang is not None:
         register_gang(scheduler.state, decision)
     row = scheduler.state.row_of.get(decision.node_name, -1) if decision.used_reservation else -1

@@ -1,9 +1,9 @@
 """The full node x plugin matrix of a decision, recomputed.
 
-Storing every score of every node for every decision would make the decision history a hundred times larger.
-Reservations store the revisions at which they began and ended. The state of the decision can therefore be loaded again;
-the pods placed earlier in the same batch are assumed in it, and the pod is scored again under the same policy revision.
-The digest of the state must be the one stored with the decision.
+Storing every score of every node for every decision would make the decision history a hundred times larger. The matrix
+is therefore computed again. The state of the decision can be loaded, because reservations store the revisions at which
+they began and ended; its digest must be the one stored with the decision. The pods placed earlier in the same batch are
+assumed in this state, and the pod is scored again under the same policy revision.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     if compiled.wants_mix:
         state.use_mix(state.placed_mix())  # the workload mix at the start of the batch
     same_batch = Decision.objects.filter(cluster=cluster, cluster_revision=decision.cluster_revision)
-    # A pod that was preempted later in the batch is not on its node, but its own victims were still removed.
+    # Include pods that were preempted later in the batch: they are not placed, but their own victims were removed.
     settled = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
     for other in settled.select_related("pod").order_by("id"):
-        state.forget(other.pod.spec.key)  # the pod was nominated by an earlier decision
+        state.forget(other.pod.spec.key)  # an earlier decision may have nominated the pod
         if not other.nominated_node:
             _remove_victims(state, other)
         if other.allocation is not None:
@@ -109,7 +109,7 @@ class DecisionDetails(NamedTuple):
     """Details recomputed for a decision.
 
     `nearest_fit` lists changes that would have placed a rejected pod. `tipping` is the margin by which a placed pod's
-    node won. `expected_use` is the expected usage, if it was known in addition to the requests.
+    node won. `expected_use` is the pod's expected usage, or None if only its requests were known.
     """
 
     nearest_fit: tuple[NearestFit, ...]

@@ -41,7 +41,7 @@ MAX_TRIALS = 20_000
 
 
 class NodePool(msgspec.Struct, frozen=True):
-    """Nodes of one ISA family and pool; `selector` contains the labels that select them, or is empty."""
+    """A pool of nodes of one ISA family; `selector` contains the labels that select its nodes, or is empty."""
 
     family: str
     name: str
@@ -50,9 +50,9 @@ class NodePool(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Counts of one shape per pool: copies that fit, those of them that are emulated, and whether the count is exact.
+    """Headroom of one shape by pool: copies that fit, how many of them run under emulation, and if the count is exact.
 
-    `reasons` contains the reason why no copy fits the pool, or None.
+    `reasons` contains for each pool the reason why no copy fits, or None.
     """
 
     common: CommonShape
@@ -74,7 +74,7 @@ class HeadroomCounts(msgspec.Struct, frozen=True):
 
 
 class _Counter:
-    """The headroom table of one cluster in this process."""
+    """Counter of copies for one cluster in this process; it keeps the latest headroom table."""
 
     def __init__(self, cluster_id: int) -> None:
         self.cluster_id = cluster_id
@@ -148,7 +148,7 @@ def _is_current(old: HeadroomCounts, revision: int, policy: PolicySpec, shapes: 
 
 
 def _pools(cluster_id: int, state: ClusterState) -> tuple[list[NodePool], np.ndarray]:
-    """Return the pools in the order of the node grid, and the pool index of each row, shape (N,)."""
+    """Return the pools in the order of the node grid, and the pool index of each node of the state, shape (nodes,)."""
     rows = Node.objects.filter(cluster_id=cluster_id).values_list("name", "isa_family", "pool")
     known = {name: (family, pool) for name, family, pool in rows}
     keys = [known.get(report.name, ("unknown", "")) for report in state.reports]
@@ -166,9 +166,9 @@ def _selector(pool: str, labels: dict[str, str]) -> dict[str, str]:
 
 
 def _reasons(scheduler: Scheduler, pod: PodSpec, of_row: np.ndarray, pools: int) -> list[str | None]:
-    """Return for each pool the most frequent reason why its nodes reject the pod, or None if none does.
+    """Return for each pool the most frequent reason why its nodes reject the pod, or None if no node rejects it.
 
-    Each node is counted for the first filter that rejects it.
+    Each node is counted for the first filter that rejects it. `of_row` is the pool index of each node, shape (nodes,).
     """
     best: list[tuple[int, str | None]] = [(0, None)] * pools
     for reason, rows in first_rejections(scheduler, scheduler.state.compile(pod)):

@@ -1,7 +1,7 @@
-"""Image facts of pods, for users.
+"""Facts about the images of pods, as shown to users.
 
-The result combines the facts used in decisions with the latest read from the registry: the image's digest, the time of
-the read, and the error if the read failed.
+They combine the facts used in decisions with the latest read from the registry: the image's digest, the time of the
+read, and the error if the read failed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hetsched.isa.platforms import image_warnings
 class ImageDetail(msgspec.Struct, frozen=True, rename="camel"):
     """One image: its platforms, or the reason why they are unknown.
 
-    `failure` is the error of the last read of the image index. `warnings` lists nodes that meet the image's
-    requirements although their stock container runtime rejects the image.
+    `failure` is the error of the last read of the image index. `warnings` names nodes on which the image can run, but
+    whose unmodified container runtime rejects it.
     """
 
     image: str

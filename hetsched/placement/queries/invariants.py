@@ -6,8 +6,8 @@ The names are those of the reliability rules: I1 exclusive CPUs, I2 capacity of 
 GPUs, I4 exclusive CPUs are disjoint from shared and reserved CPUs, I5 reserved devices exist, I7 instruction sets, I8
 pods and reservations, I15 nothing lost, I16 idempotency, I17 events, I21 epochs, I25 lifecycle, I28 audit entries.
 `promises` checks I6 topology, I13 gangs and I14 quotas.
-A zone is checked against its allocatable amount, because the capacity left by online workloads may fall below the
-grants at any time.
+Grants are checked against the allocatable amount of a zone, not against the capacity that online workloads leave,
+because that capacity may fall below the grants at any time.
 A pod that was resized in place is excluded from capacity checks: no decision established that its node has the
 capacity.
 """
@@ -95,7 +95,7 @@ def _violations(cluster: Cluster | None) -> Iterator[Violation]:
 
 
 def _exclusive(cluster: Cluster) -> Iterator[Violation]:
-    """I1, I3: a whole GPU or an exclusive CPU has one holder; shares of a GPU add up to at most the whole GPU."""
+    """I1, I3: a whole GPU or an exclusive CPU has one holder; the shares of a GPU add up to at most the whole GPU."""
     held = Q(active=True, node__cluster=cluster)
     doubled = ReservedCpu.objects.filter(held, exclusive=True).values("node__name", "cpu").annotate(n=Count("id"))
     for cpu in doubled.filter(n__gt=1):
@@ -122,7 +122,7 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
 
 
 def _load(cluster: Cluster) -> Iterator[Violation]:
-    """I2: the reserved amounts fit the nodes, and the load columns are their sums."""
+    """I2: the sums of the reserved amounts fit the nodes and equal the load columns."""
     held: dict[int, Counter[str]] = defaultdict(Counter)
     ours: dict[int, Counter[str]] = defaultdict(Counter)
     undecided: dict[int, Counter[str]] = defaultdict(Counter)
@@ -178,7 +178,7 @@ def _resized(cluster: Cluster) -> set[int]:
 
 
 def _zones(cluster: Cluster) -> Iterator[Violation]:
-    """I2, I4: grants to pods that hetsched placed fit each zone, and their exclusive CPUs are usable by pods."""
+    """I2, I4: the grants to pods that hetsched placed fit each zone, and their exclusive CPUs are open to pods."""
     rows = Reservation.objects.filter(cluster=cluster, active=True).exclude(pk__in=_resized(cluster))
     granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
@@ -188,7 +188,7 @@ def _zones(cluster: Cluster) -> Iterator[Violation]:
         state = single_node_state(node, reservations)
         facts = state.zones.nodes.get(0)
         if facts is None:
-            continue  # the report lists no zones; I5 reports the reserved CPUs
+            continue  # the report lists no zones, so I5 reports the reserved CPUs
         column = {name: state.columns.field(name)[:, 0].tolist() for name in _ZONE_COLUMNS}
         granted = {facts.position(grant.name) for reservation in ours for grant in reservation.allocation.zones} - {
             None
@@ -226,7 +226,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
     for node_id, cpu in ReservedCpu.objects.filter(active).values_list("node_id", "cpu"):
         cpus[node_id].add(cpu)
     for node in Node.objects.filter(pk__in=list({*cards, *cpus})):
-        # Missing and unhealthy GPUs are included, because only new pods may not use them.
+        # Include missing and unhealthy GPUs: they are closed to new pods only.
         known = {card.index: card for card in node.report.gpus or cards_of(node.report)}
         for index, memory in cards[node.pk].items():
             if index not in known:
@@ -278,7 +278,7 @@ def _offered(text: str) -> Isa:
 
 
 def _reservations(cluster: Cluster) -> Iterator[Violation]:
-    """I8: a pod is placed if and only if it has one active reservation, on its node; a pending pod may be nominated."""
+    """I8: only pods that hold resources have a reservation, one each and on their node; nominated pods are pending."""
     holding = [state.value for state in HOLDING]
     pods = Pod.objects.filter(cluster=cluster)
     counted = pods.annotate(n=Count("reservations", filter=Q(reservations__active=True)))

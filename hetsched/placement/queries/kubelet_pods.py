@@ -1,4 +1,4 @@
-"""Find the pods of the database among those that have exclusive CPUs or devices in a kubelet's report."""
+"""Match pods with exclusive CPUs or devices in a kubelet's report with pods in the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pods_with_grants(cluster: Cluster, node: str, kubelet: KubeletState) -> set[
     Only pods of the node are compared: by uid, or by name for a static pod, because its uid in the API server differs.
     """
     keys = kubelet.exclusive.keys() | kubelet.devices.keys()
-    # uses the index on the node, because uids are not indexed
+    # filter by node first: uids have no index
     there = Pod.objects.filter(node__cluster=cluster, node__name=node)
     found = set(there.filter(uid__in=[key for key in keys if "/" not in key]).values_list("uid", flat=True))
     rest = {key: key if "/" in key else kubelet.pod_names.get(key, "") for key in keys - found}

@@ -1,7 +1,7 @@
 """Headroom of one node: how many more copies of common shapes fit, and which resource runs out first.
 
-The engine counts on the scheduler cache under the cluster's policy, in addition to all reservations. The copies that it
-assumes are removed before the lock on the cache is released. Nothing is written.
+The engine counts the copies that fit in addition to all reservations, on the scheduler cache and under the cluster's
+policy. The assumed copies are removed before the lock on the cache is released. Nothing is written.
 """
 
 from __future__ import annotations

@@ -49,9 +49,10 @@ class QueueState(enum.StrEnum):
 
 
 class QueueEntry(msgspec.Struct, frozen=True):
-    """One pending pod. The pod with `position` 1 is tried next; None means that the pod has no position yet.
+    """Entry of the pending order: one pending pod with its position and the time of its next try.
 
-    `again_at` is the time of its next try; None means that it is tried again after a relevant change.
+    The pod with `position` 1 is tried next; None means that the pod has no position yet. `again_at` is the time of the
+    next try; None means that the pod is tried again after a relevant change.
     """
 
     pod_id: int
@@ -75,7 +76,7 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
 
 def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
-    """Return the number of pods in each queue state, without pods that never fit, and the number that never fit."""
+    """Return the number of pods that may fit by queue state, and the number of pods that never fit."""
     counted = dict.fromkeys(QueueState, 0)
     never = 0
     rows = _pending(cluster_id, timezone.now()).order_by().values_list("queue_state", "state").annotate(n=Count("id"))
@@ -90,7 +91,7 @@ def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
 def list_queue(
     cluster_id: int, limit: int, *, only: QueueState | None = None, never: bool | None = None
 ) -> list[QueueEntry]:
-    """Return the first `limit` pending pods, in all queue states or in the state `only`.
+    """Return the first `limit` pending pods: of all queue states, or only of the state `only`.
 
     If `never` is set, only pods that never fit are returned (True), or only the other pods (False).
     """

@@ -1,11 +1,11 @@
 """Pod counts of a cluster by state, and the rate at which its topic publishes them.
 
-The time to count grows with the number of pods, and the differences of the counts cannot be derived from a single
-change. Users accept counts that are a second old.
-By default the counts are published with each change, together with the cluster's own row if nothing else of the cluster
-is published. Processes with frequent writes publish them once per `COUNT_SECONDS`, and once more if they have changed
-since. The changes of a transaction become pending at its commit, so a count taken before the commit does not mark them
-as published.
+Counting takes longer the more pods there are, and the new counts cannot be derived from a single change. Users accept
+counts that are a second old.
+By default the counts are published with each change, even if no other part of the cluster's topic has changed.
+Processes with frequent writes publish the counts once per `COUNT_SECONDS`, and once more after the last change. The
+changes of a transaction become pending at its commit, so that the publication of an earlier count does not mark these
+changes as published.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def published_metrics(cluster: Cluster) -> Document:
 
 
 class _PublishingRate:
-    """The publishing rate of a cluster's counts in this process: time and change number of the last publication."""
+    """When the counts of a cluster were last published by this process (`at`), and up to which change (`published`)."""
 
     def __init__(self) -> None:
         self.at = -COUNT_SECONDS
@@ -69,7 +69,7 @@ class _PublishingRate:
         return self.changes != self.published
 
     def mark_pending(self) -> None:
-        """Mark the transaction's changes as pending at its commit, because earlier counts do not include them."""
+        """Mark changes as pending once the transaction commits; counts taken before the commit do not include them."""
 
         def mark() -> None:
             self.changes = next(_numbers)
@@ -90,7 +90,7 @@ def _rate_of(cluster_id: int) -> _PublishingRate | None:
 
 
 def batch_all_counts() -> None:
-    """Apply `batch_counts` to every cluster until the process ends; a thread publishes pending counts."""
+    """Batch the counts of every cluster until the process ends; start a thread that publishes pending counts."""
     _everywhere.append(True)
     threading.Thread(target=_publish_pending_counts, name="counts", daemon=True).start()
 

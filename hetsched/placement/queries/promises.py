@@ -26,7 +26,7 @@ from hetsched.policies.models import PolicyRevision
 from hetsched.storage.snapshot_read import database_now
 
 Breach = tuple[str, str, str]
-LATE = timedelta(minutes=10)  # longer than the interval between periodic cleanups, if any process runs them
+LATE = timedelta(minutes=10)  # longer than the interval of the periodic cleanups
 
 _HOLDING = [state.value for state in HOLDING]
 _BY_THE_KUBELET = "static"

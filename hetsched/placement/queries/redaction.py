@@ -32,7 +32,7 @@ def redact_if_named(text: str, is_visible: IsVisible) -> Message:
 
 
 class Redaction:
-    """Redaction for one reader. If `namespaces` is None, the reader sees everything and no document is changed."""
+    """Redaction for one reader; if `namespaces` is None, the reader may see all names and no document is changed."""
 
     def __init__(self, namespaces: frozenset[str] | None) -> None:
         self._namespaces = namespaces
@@ -74,7 +74,7 @@ class Redaction:
         return tuple(self.reason(reason) for reason in reasons)
 
     def evictions(self, evictions: Iterable[Evicted]) -> tuple[Evicted, ...]:
-        """Redact the victims; the budget of a hidden pod is hidden too."""
+        """Redact the victims; for a hidden victim the disruption budget is hidden too."""
         return tuple(
             evicted
             if self.is_visible(namespace_of(evicted.pod))
@@ -128,7 +128,7 @@ class Redaction:
         )
 
     def what_if(self, answer: WhatIfAnswer) -> WhatIfAnswer:
-        """Redact the answer to a what-if about a cluster; its summary then names visible pods only."""
+        """Redact the answer to a what-if about a cluster; afterwards its summary names only visible pods."""
         if self._namespaces is None:
             return answer
         evictions = self.evictions(answer.evictions)

@@ -2,8 +2,9 @@
 
 Views redact fields (`redaction`). This scan finds fields that a view did not redact: tests fail on them, and `/metrics`
 counts them. It never changes a response. Names contained in the request are excluded before any lookup. Texts that the
-caller sent earlier or in escaped form look like a leak. Limited tokens can therefore not read the counter, and the time
-of the scan is not included in the request times that they can read.
+caller sent in an earlier request or in escaped form are counted as a leak, so a caller could use the counter, or the
+duration of the scan, to test guessed names. Therefore limited tokens cannot read the counter, and the request times
+that they can read do not include the scan.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Replay of a policy version over past decisions of a cluster; nothing is written.
 
 A replay shows the effect of a policy change on past pods before the change takes effect.
-The stream contains the last N decisions in order, only the latest one for each pod; the pods of one batch form a group.
-The replay starts from the state of the first decision. Reservations that began later but have no decision in the stream
-(pods of other schedulers, earlier placements of the same pods) are added on their actual nodes. Ended pods are removed
-from their nodes in the replay, unless a decision preempted them. A pod that changed in place keeps the spec of its
-decision. Nodes and their measured usage are the current ones.
+The stream contains the last N decisions in order, without all but the latest decision for each pod; the pods of one
+batch form a group. The replay starts from the state of the first decision. Reservations that began later but have no
+decision in the stream (pods of other schedulers, earlier placements of the same pods) are added on their actual nodes.
+Ended pods are removed from their nodes in the replay, unless a decision preempted them. A pod that changed in place
+keeps the spec of its decision. Nodes and their measured usage are the current ones.
 Invariant: the same rows, version and parameters give the same result for every caller.
 """
 
@@ -56,7 +56,7 @@ from hetsched.policies.plan_contracts import PreviewParameters
 from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import consistent_reads
 
-# Releases whose reason has this prefix were caused by a decision; in the replay, each run decides whether they happen.
+# Releases whose reason has this prefix are preemptions. The replay does not repeat them: each run decides on its own.
 _BY_A_DECISION = "Preempted by "
 _DECIDED = (
     "id", "pod_id", "verdict", "node_name", "policy_name", "policy_version", "cluster_revision", "inventory_revision",
@@ -69,7 +69,10 @@ Versions = Mapping[tuple[str, int], PolicySpec]
 
 
 class Stream(msgspec.Struct):
-    """The decisions, arrivals and departures that follow a state; `rows` contains the decisions by id."""
+    """The state at the start of a replay, and the decisions, arrivals and departures (`events`) that follow it.
+
+    `rows` contains the decisions by id.
+    """
 
     state: ClusterState
     events: list[Event]
@@ -86,7 +89,7 @@ def replay(
 ) -> tuple[ReplayResult, tuple[PodChange, ...]]:
     """Replay the stream under the baseline and under `spec`; return the result and all pods with different outcomes.
 
-    `progress` is called with a fraction of 1; an exception from it ends the run.
+    `progress` is called with the completed share (0 to 1); an exception that it raises ends the run.
     Raises: InputError `NothingToReplay`.
     """
     began = time.perf_counter()
@@ -197,7 +200,7 @@ def _pods(wanted: set[int]) -> dict[int, PodSpec]:
 
 
 def _latest(cluster: Cluster, last: int, notes: list[ReplayNote]) -> tuple[dict[int, dict[str, Any]], int]:
-    """Return the latest decision of each pod, by id, and how many were skipped because their policy is unknown."""
+    """Return each pod's latest decision, by id, and how many decisions were skipped because of an unknown policy."""
     latest = Pod.objects.filter(cluster=cluster, decision__isnull=False).order_by("-decision_id")
     ids = list(latest.values_list("decision_id", flat=True)[:last])
     found: list[dict[str, Any]] = []
@@ -294,7 +297,7 @@ def _compile_policies(
 
 
 def _notes_on(cluster: Cluster, *casts: RunPolicies) -> list[ReplayNote]:
-    """Return notes on past inputs that are not available any more, if a policy uses them."""
+    """Return notes on inputs of past decisions that are not available any more, if a policy uses these inputs."""
     policies = [policy for cast in casts for policy in cast.policies.values()]
     notes: list[ReplayNote] = []
     if any(policy.measures for policy in policies):

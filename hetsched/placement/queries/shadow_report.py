@@ -1,7 +1,7 @@
 """Summary of shadow mode: how often another scheduler chose the same node as hetsched, and its regret.
 
-Shares refer to the compared pods. `choices` is the number of pods with more than one feasible node, because with a
-single feasible node both schedulers always agree. Regret is the score of hetsched's node minus the score of the
+Shares are fractions of the compared pods. `choices` is the number of pods with more than one feasible node, because
+with a single feasible node both schedulers always agree. Regret is the score of hetsched's node minus the score of the
 other scheduler's node; it is computed over the pods on nodes that hetsched's filters accept.
 Units: points of the policy, 0-100.
 """
@@ -21,7 +21,7 @@ WORST = 10
 
 
 class RegretBin(msgspec.Struct, frozen=True, rename="camel"):
-    """Number of pods whose regret is above `above` and at most `most` points; None means no bound on that side."""
+    """Number of pods whose regret is above `above` and at most `most` points; None means no limit on that side."""
 
     above: float | None
     most: float | None
@@ -61,7 +61,7 @@ class ShadowSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def summary(cluster: Cluster, rows: QuerySet[Shadow]) -> ShadowSummary:
-    """Summarize these shadow comparisons of a cluster."""
+    """Summarize the shadow comparisons `rows` of a cluster."""
     counts = rows.aggregate(
         waiting=Count("id", filter=Q(judged_at=None)),
         judged=Count("id", filter=Q(judged_at__isnull=False)),

@@ -36,7 +36,7 @@ from hetsched.storage.snapshot_read import consistent_reads
 
 DECISIONS = "decisions"
 LATEST = 50
-# Large columns that no pod document contains.
+# Columns that are not read, because they are large and no pod document contains them.
 NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
 
 Document = dict[str, Any]
@@ -145,7 +145,7 @@ def decision_document(decision: Decision, cluster_name: str) -> Document:
         "policy": {"name": decision.policy_name, "version": decision.policy_version},
         "score": decision.score,
         "summary": decision.summary,
-        # The template and its parameters, so that consoles in other languages can translate the message.
+        # Send the template and its parameters too, so that consoles in other languages can translate the message.
         "message": to_plain(as_message(decision.summary), hook=as_parts),
         "createdAt": _time(decision.created_at),
     }

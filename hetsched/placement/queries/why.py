@@ -3,11 +3,11 @@
 A decision is stored for each change of the result, so the time between two decisions is attributed to the earlier
 decision, and the time before the first decision to the queue. If a decision has several reasons, the time is attributed
 to the reason that excluded the node on which the pod was placed later. While the pod still waits, the time is
-attributed to a reason that can go away, that is, one for which some node it excludes would accept the pod if the node
-were empty. If there is no such reason, the time is attributed to the reason of the last filter. Ties go to the reason
-that excludes more nodes.
-Next steps and blockers are computed on a copy of the current state, with the policy that would decide now, because an
-earlier remedy may not help any more.
+attributed to a temporary reason: at least one node that the reason excludes would accept the pod if the node were
+empty. If there is no temporary reason, the time is attributed to the reason of the last filter. Among several such
+reasons, the one that excludes the most nodes is used.
+Next steps and blockers are computed on a copy of the current state, with the pod's current policy, because a remedy for
+an earlier decision may not help any more.
 Invariants: the seconds of all spans add up to the time from submission to now, or until the pod finished; nothing
 is written.
 """
@@ -71,7 +71,7 @@ class Outlook(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PreemptedBy(msgspec.Struct, frozen=True, rename="camel"):
-    """The preemptor of a pod on a node, its decision and the time; ids are null if their rows have been deleted."""
+    """The preemption of a pod: preemptor, decision, node and time; ids are null if their rows have been deleted."""
 
     victim: str
     pod: str
@@ -112,7 +112,7 @@ def spans_of(pod: Pod, decisions: Sequence[Decision], now: datetime) -> list[Rea
         until = max(starts[at + 1] if not last else end, since)
         code, plugin, message, pending = _cause(decision, placed_on[at - 1] if at else "")
         if last and decision is None and State(pod.state) in HOLDING | FINISHED:
-            # the pod ran before hetsched's first decision about it
+            # a pod that ran without a decision by hetsched did not wait
             code, plugin, message, pending = PLACED_CODE, "", "", False
         open_ = last and finished is None
         ended_at = None if open_ else rfc3339(until)
@@ -225,7 +225,7 @@ def outlook(pod: Pod, now: datetime) -> Outlook | None:
 def _policy_now(pod: Pod) -> PolicySpec | None:
     try:
         chosen, _ = Chooser(pod.cluster).choose(pod.spec, pod.policy if pod.policy_rule == "request" else "")
-    except InputError:  # the policy is not permitted any more
+    except InputError:  # the policy is not permitted any more: there is no outlook
         return None
     return active_specs({chosen.name}).get(chosen.name)
 

@@ -1,6 +1,6 @@
 """NUMA zones of one node with its reservations, computed by the engine.
 
-The engine's state of this node alone is built from its report and its active reservations, so its zones equal the zones
+An engine state with only this node is built from the node's report and its active reservations, so the zones are those
 that a decision uses.
 """
 
@@ -32,5 +32,5 @@ def single_node_state(node: Node, reservations: Iterable[Reservation]) -> Cluste
 
 
 def zones_at_risk(node: Node, reservations: Iterable[Reservation]) -> list[ZoneAtRisk]:
-    """Return the zones that granted more CPU than they have now, with the pods that hold that CPU."""
+    """Return the zones in which more CPU is granted than the zone has now, with the pods that hold this CPU."""
     return list(overcommitted(single_node_state(node, reservations))) if node.report.numa is not None else []
