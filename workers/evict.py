@@ -152,7 +152,7 @@ def _evict_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequenc
 
 
 def _displace(cluster: Cluster, group: Group) -> tuple[int, Group]:
-    """Requeue victims that are placed but not bound; return their number, and the victims to evict through the API."""
+    """Requeue victims that are placed but not bound; return how many pods left, and the victims to evict by API."""
     leave, victims = 0, []
     for claimed in group:
         try:

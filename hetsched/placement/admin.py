@@ -182,7 +182,7 @@ class WorkloadAdmin(ReadOnlyAdmin):
     show_full_result_count = False
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> list[Any]:
-        # A page with thousands of rows is unusable; the list of pods has filters.
+        # A page with thousands of rows is unusable: list at most 200 pods here. The list of pods has filters.
         return [PodInline] if obj and obj.pod_count <= 200 else []
 
 

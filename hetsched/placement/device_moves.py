@@ -25,7 +25,7 @@ Grants = tuple[CardGrant, ...]
 
 
 class GpuHolder(msgspec.Struct, frozen=True):
-    """One pod and its reserved GPUs; `has` lists the allocated GPUs, or is None if they are unknown."""
+    """A pod and its reserved GPUs; `has` lists the GPUs that the kubelet allocated to it, or is None if unknown."""
 
     key: str
     grants: Grants
@@ -33,7 +33,7 @@ class GpuHolder(msgspec.Struct, frozen=True):
 
 
 class Moves(msgspec.Struct):
-    """New grants by pod key, and the problem of each affected pod in one sentence."""
+    """The result of `plan_moves`: new grants by pod key, and a sentence for each pod with a problem."""
 
     grants: dict[str, Grants] = {}
     problems: dict[str, str] = {}

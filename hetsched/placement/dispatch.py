@@ -1,9 +1,9 @@
 """Wake-ups of the workers.
 
 Task names are constants here, so no module below the workers imports the workers. A wake-up contains one id: that of
-the cluster, or of the host for a callback. It is sent after the commit, once per transaction and task. A wake-up is
-only a hint: if it is lost, a periodic task finds the work. A process that does the work itself (`route_locally`) needs
-no message.
+the cluster, or of the host for a callback. It is sent after the commit, once per transaction and task. A lost wake-up
+only delays the work, because a periodic task finds the work too. A process that does the work itself (`route_locally`)
+needs no message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _here: dict[tuple[int | str, str], Callable[[], None]] = {}
 
 
 class _Wake(msgspec.Struct, frozen=True):
-    """One wake-up to send after the commit; equal wake-ups of a transaction are sent once."""
+    """A wake-up to send after the commit; equal wake-ups of a transaction are sent once."""
 
     row_id: int | str
     task: str
@@ -82,7 +82,7 @@ def send(row_id: int | str, task: str, *, in_seconds: float = 0.0) -> None:
     """Send a wake-up to the workers, with an optional delay."""
     try:
         queue = _QUEUES.get(task, "io")
-        # Results are not used, and preparing a result would wait for a result store that may be down.
+        # Ignore the result: it is not used, and the client would wait for a result store that may be down.
         later: Any = {"countdown": in_seconds} if in_seconds else {}
         # Do not retry: a periodic task repeats lost wake-ups, and a retry would delay the sender.
         current_app.signature(task, args=[row_id]).apply_async(queue=queue, ignore_result=True, retry=False, **later)
@@ -98,7 +98,7 @@ def wake(row_id: int | str, task: str = SCHEDULE) -> None:
 
 
 def route_locally(row_id: int | str, task: str, act: Callable[[], None]) -> None:
-    """Call `act` instead of sending this process's wake-ups of this row and task until `route_to_workers`."""
+    """For this row and task, call `act` in place of sending a wake-up from this process, until `route_to_workers`."""
     _here[row_id, task] = act
 
 

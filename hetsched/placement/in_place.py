@@ -1,8 +1,8 @@
 """The fields of a pod that can change while the pod has a reservation.
 
-A pod keeps the spec of its decision. A resize, new labels, a toleration, an annotation or another owner changes only
-the request of its reservation, which `updated_spec` returns. `fingerprint` hashes these fields, so that updates of
-other fields are recognised without reading the request from the database.
+A pod row keeps the spec of its decision. A resize, new labels, a toleration, an annotation or another owner changes
+only the request in the pod's reservation, which is computed by `updated_spec`. `fingerprint` hashes these fields, so
+that updates of other fields are recognised without reading the request from the database.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _encoder = msgspec.json.Encoder(order="sorted", enc_hook=as_text)
 
 
 def fingerprint(spec: PodSpec) -> str:
-    """Return 16 hexadecimal digits that identify the values of the fields that can change."""
+    """Return 16 hexadecimal digits that identify the pod's values of the fields that can change."""
     fields = [getattr(spec, name) for name in _OF_POD] + [getattr(spec.shape, name) for name in _OF_SHAPE]
     return blake2b(_encoder.encode(fields), digest_size=8).hexdigest()
 

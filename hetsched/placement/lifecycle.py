@@ -1,8 +1,9 @@
 """The states of a pod and the permitted transitions between them.
 
-Field choices, the database's check and trigger, badges, the REST enumeration and the diagram in the documentation are
-derived from one table. The state of a workload is derived from its pods: *pending* while a pod is undecided, else the
-worst verdict, else the state of the least advanced pod. It is finished only when all its pods are finished.
+The choices of model fields, the check and the trigger in the database, badges, the REST enumeration and the diagram in
+the documentation are derived from one table of transitions. The state of a workload is derived from its pods: *pending*
+while a pod is undecided, else the worst verdict, else the state of the least advanced pod. It is finished only when all
+its pods are finished.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ LIVE = frozenset(State) - FINISHED - {State.MISCONFIGURED}
 # States of unfinished pods, in the order of the partial index's condition: SQLite compares conditions as text.
 LISTED = (*sorted(state.value for state in LIVE), State.MISCONFIGURED.value)
 
-# The workload has the first of these states that any of its pods has.
+# A workload is in the first of these states in which any of its pods is.
 _RANK = (
     State.PENDING,
     State.MISCONFIGURED,

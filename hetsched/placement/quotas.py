@@ -1,6 +1,6 @@
 """Quotas of submitters and limits of namespaces, counted in the transaction of the submission.
 
-Two concurrent submissions may each fit into the remaining quota, but not both together.
+Two concurrent submissions may fit into the remaining quota each, but not both together.
 A submission is written first and counted afterwards in the same transaction. The transaction locks the names that the
 submission is counted against, in sorted order, and adds its amounts to all committed amounts. If the sum exceeds a
 limit, the transaction is rolled back. The locks are held until the commit, which follows immediately; a writer of
@@ -42,7 +42,7 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
         return
     pods = list(pods)
     for pod in pods if priority is None else ():
-        # The live cluster may have this class although hetsched has not seen it, so its priority is unknown.
+        # Reject a class that hetsched has not observed: the live cluster may have it, with an unknown priority.
         unknown = next((problem for problem in pod.problems if problem.code == "PriorityClassUnknown"), None)
         if unknown is not None:
             raise InputError(
@@ -170,7 +170,7 @@ def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
         return
     waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()
     if cluster.kind == ClusterKind.KUBERNETES:
-        waiting += coming  # these pods arrive through the watch after their creation
+        waiting += coming  # add these pods: they have no rows before the watch reports them
     if waiting > most:
         raise InputError(
             "NamespaceFull",

@@ -1,8 +1,8 @@
 """Signal receivers of placement: requeue pending pods immediately when inventory or policies change.
 
-Receivers run inside the transaction of the change, so pods are requeued if and only if it commits. An activation locks
-every cluster first: a batch decided by the previous version is either written already, so that its rejected pods are
-requeued here, or `record` rejects it.
+Receivers run inside the transaction of the change, so pods are requeued if and only if it commits. The activation of a
+policy version locks every cluster first. A batch that was decided under the previous version is either committed
+before, so that its rejected pods are requeued here, or `record` rejects the batch.
 """
 
 from __future__ import annotations

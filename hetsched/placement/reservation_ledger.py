@@ -34,7 +34,7 @@ _WHOLE_CARD_MILLI = 1000
 
 
 class ReservedPod(msgspec.Struct, frozen=True):
-    """A pod and its allocation on a node; `changed` is True if `spec` differs from the spec of the decision."""
+    """A pod and its allocation on a node; `changed` is True if `spec` differs from the spec at the decision."""
 
     pod_id: int
     node_id: int
@@ -50,7 +50,8 @@ class ReservedPod(msgspec.Struct, frozen=True):
 def insert(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> list[Reservation]:
     """Insert reservations that begin at the cluster's current revision, in the given order.
 
-    Raises: IntegrityError if a resource is reserved already, or a GPU would be assigned beyond 1000 milli.
+    Raises: IntegrityError if a resource is reserved already, or the shares of a GPU would exceed the whole GPU (1000
+    thousandths).
     """
     reservations = [
         bulk_rows.new(
@@ -119,7 +120,7 @@ def _devices(cluster: Cluster, reservation: Reservation, reserved: ReservedPod) 
 
 
 def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
-    """Raise IntegrityError if the shares of a GPU exceed 1000 milli in total; no index can check a sum."""
+    """Raise IntegrityError if the shares of a GPU exceed 1000 thousandths in total; no index can check a sum."""
     with connection.cursor() as cursor:
         for some in batched(node_ids):
             marks = ", ".join(["%s"] * len(some))
@@ -142,13 +143,13 @@ _PARTS: tuple[tuple[type[ReservedCard | ReservedCpu | ReservedDevice], Callable[
 
 
 def end(pod_ids: Sequence[int], cluster: Cluster, reason: str, now: datetime) -> list[Reservation]:
-    """End the reservations of these pods at the cluster's current revision; return them with the pods' names."""
+    """End these pods' reservations at the cluster's current revision; return the reservations with the pods' names."""
     reservations: list[Reservation] = ACTIVE_RESERVATIONS(pods=pod_ids)
     for reservation in reservations:
         reservation.active, reservation.released_revision, reservation.released_at = False, cluster.revision, now
         reservation.release_reason = reason[:60]
     bulk_rows.update(reservations, ("active", "released_revision", "released_at", "release_reason"))
-    # Skip reservations without GPUs, exclusive CPUs or devices: most pods have no rows in these tables.
+    # Update the tables only for reservations with GPUs, exclusive CPUs or devices; most reservations have none.
     for model, has in _PARTS:
         for ids in batched([reservation.pk for reservation in reservations if has(reservation.allocation)]):
             model.objects.filter(reservation_id__in=ids).update(active=False)

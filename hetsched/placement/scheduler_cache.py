@@ -1,14 +1,14 @@
 """The scheduler cache: the engine's state of a cluster, loaded from the database and updated incrementally.
 
 A decision needs the whole cluster in memory, and loading it for each batch would take longer than the decisions.
-A load starts with the nodes and with the reservations that existed when the usage of the nodes was sampled
+A load first builds the state of the nodes and of the reservations that existed when the usage of the nodes was sampled
 (`Cluster.baseline_revision` or, if later, `Node.sampled_revision`); then it applies every later reservation and
 release. `SchedulerCache` keeps the state and applies changes since its revision: facts of single nodes, releases,
-reservations. Reservations that name no GPUs or CPUs are then completed again on changed nodes (`CompletedAllocations`).
-It loads the state again after other changes: nodes added, removed or renamed, facts that could change the completion of
-reservations on a node, usage samples, and any other change that it cannot apply. Nominated pods are assumed in addition
-to their victims, so that no pod of lower priority is placed on the resources of the victims. The reservations on a node
-may therefore exceed its capacity; the node then accepts no pod.
+reservations. On changed nodes, GPUs and CPUs are then chosen again for the reservations that name none
+(`CompletedAllocations`). It loads the state again after other changes: nodes added, removed or renamed, facts that
+could change the GPUs and CPUs chosen in this way, usage samples, and any other change that it cannot apply. Nominated
+pods are assumed in addition to their victims, so that no pod of lower priority is placed on the resources of the
+victims. The reservations on a node may therefore exceed its capacity; the node then accepts no pod.
 Invariant: an incrementally updated state equals a reloaded one in every column, after any sequence of changes. Gangs in
 back-off stay in back-off when this process reloads the state.
 """
@@ -62,7 +62,7 @@ class Nominee(msgspec.Struct, frozen=True):
 
 
 class ClusterSnapshot(msgspec.Struct):
-    """An engine state with the cluster revision that it represents.
+    """The engine state of a cluster at one cluster revision.
 
     `evicts` is True if victims can be removed immediately. `nominates` is True if victims are evicted through the API
     server. `nominees` contains the nominated pods that are assumed in the state.
@@ -83,7 +83,7 @@ class ClusterSnapshot(msgspec.Struct):
 def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSnapshot:
     """Load the engine state of a cluster: the current state, or the reservations of a revision on the current nodes.
 
-    The revision is read before the rows; the next refresh adds reservations written in between.
+    The revision is read before the rows, so the next refresh adds reservations that were written between these reads.
     """
     cluster = Cluster.objects.get(pk=cluster_id)
     revision = cluster.revision if at_revision is None else at_revision
@@ -91,7 +91,7 @@ def load_state(cluster_id: int, *, at_revision: int | None = None) -> ClusterSna
     baseline = min(cluster.baseline_revision, revision)
     sampled = {node.pk: min(max(node.sampled_revision, baseline), revision) for node in nodes}
     rows = Reservation.objects.filter(cluster_id=cluster_id, revision__lte=revision)
-    # Reservations that began and ended since the baseline have no effect, however long the history is.
+    # Skip reservations that began and ended since the baseline: they have no effect, and there may be many.
     alive = Q(released_revision=None) | Q(released_revision__gt=revision)
     alive |= Q(revision__lte=baseline, released_revision__gt=baseline)
     since = F("node__sampled_revision")
@@ -189,7 +189,7 @@ def _contains_revision(snapshot: ClusterSnapshot, revision: int) -> bool:
 
 
 class SchedulerCache:
-    """The cached state of one cluster in this process, with schedulers per policy revision.
+    """The cached state of one cluster in this process, and a scheduler for each policy revision in use.
 
     Use it inside `locked_snapshot`.
     """
@@ -238,7 +238,7 @@ class SchedulerCache:
         return snapshot
 
     def _load_current(self) -> ClusterSnapshot:
-        """Return the state of the cluster's current revision; its completed allocations may be outdated."""
+        """Return the state of the cluster's current revision; chosen GPUs and CPUs of `completed` may be outdated."""
         current = self.columns = current_columns(self.cluster_id)
         self._has_nominations, self._has_rejections = current.has_nominations, current.has_rejections
         snapshot = self._snapshot
@@ -271,7 +271,7 @@ class SchedulerCache:
             known = state.reports[state.row_of[report.name]]
             independent = {name: getattr(report, name) for name in _INDEPENDENT_FACTS}
             if known.numa is not None and report.numa is not None:
-                # Grants that the kubelet reports are not part of any reservation.
+                # Grants that the kubelet reports are applied directly: they are not part of any reservation.
                 independent["numa"] = msgspec.structs.replace(known.numa, grants=report.numa.grants)
             if msgspec.structs.replace(known, **independent) != report:
                 return False
@@ -314,7 +314,7 @@ class SchedulerCache:
         return True
 
     def _changed_nominations(self, snapshot: ClusterSnapshot, revision: int) -> list[Nomination]:
-        """Return the nominations that began or ended up to `revision`, in the order of their ids.
+        """Return the nominations that began or ended since the state's revision, up to `revision`, by id.
 
         A nomination that is neither in the state nor active at the latest revision has no effect on the state.
         """
@@ -354,11 +354,11 @@ class SchedulerCache:
         return known
 
     def mark_committed(self, revision: int, pods: Iterable[str] = ()) -> None:
-        """Record that the assumed pods (keys) were committed as the cluster's `revision`."""
+        """Record that the commit of the cluster's `revision` contains the pods (keys) that are assumed in the state."""
         assert self._snapshot is not None
         for key in pods:
             placed = self._snapshot.state.placed_pods.get(key)
-            if placed is not None:  # its allocation is the committed allocation
+            if placed is not None:  # its allocation in the state is the committed one
                 self._snapshot.completed.note(self._snapshot.state, placed, placed.allocation)
         if revision == self._snapshot.revision + 1:
             self._snapshot.revision = revision
@@ -367,7 +367,7 @@ class SchedulerCache:
             self._snapshot.committed_revisions.add(revision)
 
     def mark_unchanged(self, revision: int) -> None:
-        """Record that the commit of this revision, by the calling process, changed nothing in the state."""
+        """Record that the calling process committed this revision without a change to the state."""
         if self._lock.acquire(blocking=False):
             try:
                 if self._snapshot is not None and self._snapshot.revision == revision - 1:
@@ -396,7 +396,7 @@ def cache_of(cluster_id: int) -> SchedulerCache:
 
 
 def fork(cluster_id: int) -> tuple[ClusterState, int]:
-    """Return a copy of the current state, which a simulation may modify, and the revision of the state."""
+    """Return a copy of the current state, which a simulation may modify, and the revision that the state represents."""
     with cache_of(cluster_id).locked_snapshot() as snapshot:
-        snapshot.state.digest()  # copies then share the digests of the rows and hash only changed rows
+        snapshot.state.digest()  # compute the digests of the rows once: copies share them and hash only changed rows
         return snapshot.state.fork(), snapshot.revision

@@ -14,7 +14,7 @@ from .scheduling_queue.active_queue import PendingPod
 
 
 class NominatedNode(msgspec.Struct, frozen=True):
-    """The node and allocation of a nominated pod, which waits for the eviction of its victims."""
+    """The node and the allocation of a nominated pod that waits for the eviction of its victims."""
 
     node_id: int
     node_name: str
@@ -22,14 +22,14 @@ class NominatedNode(msgspec.Struct, frozen=True):
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
-    """The row of a hold whose capacity the placed pod uses, and the row's `namespace/name`."""
+    """The use of a hold's capacity by a placed pod: the id of the hold's row, and the row's `namespace/name`."""
 
     pod_id: int
     key: str
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The decision for one pending pod. `node_id` is None unless the pod was placed; `evicted` lists victims.
+    """The decision about one pending pod. `node_id` is None unless the pod was placed; `evicted` lists the victims.
 
     If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet.
     `overridden` lists pods whose nominations are superseded. `used_reservation` is the hold's reservation for this pod,

@@ -1,4 +1,4 @@
-"""Signed allocations, which node agents verify: each is valid for one pod on one node.
+"""Signed allocations that node agents verify; each signature is valid for one pod on one node.
 
 The key of a node is derived from SECRET_KEY, the cluster's name and the node's name. The server does not store it and
 sends it only to that node's agent. Without a SECRET_KEY nothing is signed, and agents apply no allocations. Only

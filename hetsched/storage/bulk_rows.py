@@ -29,7 +29,7 @@ Write = Callable[[Any], Any]
 
 
 def new(model: type[M], **columns: Any) -> M:
-    """Return an unsaved row, five times as fast as calling the model class; pass related rows as `<name>_id`."""
+    """Return an unsaved row, five times as fast as a call of the model class; pass IDs of relations as `<name>_id`."""
     plain, made = _defaults(model)
     row = model.__new__(model)
     row._state = ModelState()

@@ -41,8 +41,8 @@ GONE = 410
 class DeliveryOutcome(msgspec.Struct, frozen=True):
     """The result of one attempt.
 
-    `status` is the HTTP status, or None without a response; `code` is then the reason. `wait_seconds` is the delay that
-    the host requests. `final` is True if no retry can succeed.
+    `status` is the HTTP status, or None if there was no response; `code` is the reason of a failure. `wait_seconds` is
+    the delay that the host requests. `final` is True if no retry can succeed.
     """
 
     took_millis: int = 0
@@ -149,12 +149,12 @@ def retry_delay(attempts: int, asked_seconds: float = 0.0) -> timedelta:
     A longer delay that the host requests is used instead, up to one hour.
     """
     longest = min(_FIRST_WAIT_SECONDS * _GROWTH ** (attempts - 1), _LONGEST_WAIT_SECONDS)
-    own = longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
+    own = longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, so that retries are spread
     return timedelta(seconds=max(own, min(asked_seconds, _LONGEST_ASKED_WAIT_SECONDS)))
 
 
 def _record_webhook_result(webhook_id: str, outcome: DeliveryOutcome, number: int = 1) -> None:
-    """Record that `number` deliveries ended; pause a webhook if its endpoint keeps failing or is gone."""
+    """Record that `number` deliveries of a webhook ended; pause it if its endpoint keeps failing or is gone."""
     row = Webhook.objects.filter(pk=webhook_id)
     if outcome.arrived:
         row.filter(given_up_in_a_row__gt=0).update(given_up_in_a_row=0)

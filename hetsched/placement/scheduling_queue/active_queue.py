@@ -1,7 +1,7 @@
 """The active queue: which pending pods the scheduler tries next.
 
 The default order is priority, then submission; other queue orders sort all pending pods as the policy defines. A
-rejected pod waits for a relevant event (see `unschedulable_pods`) and for a back-off after each try (see
+rejected pod is tried again only after a relevant event (see `unschedulable_pods`) and after its back-off (see
 `backoff_queue`), so a few large pods do not fill every batch.
 If one member of a gang is due, the batch contains all pending members; otherwise they might never be in the same batch.
 Gangs are read whole, ordered by priority and then by the decision time that their namespaces used; namespaces
@@ -11,10 +11,10 @@ namespace precedes the second pod of any namespace. A namespace that floods the 
 fit, therefore delays the others by one batch and not by all of its own pods. An equal number of pods does not mean an
 equal share of time. A batch therefore also has a time limit, and a namespace whose decisions took more than a second of
 the last minute comes after other namespaces at equal priority (see `decision_time`).
-Before a decision the pods' specs are read, up to 256 KiB each; 500 large specs in one query took seconds and 1 GiB of
-memory. If more than `PODS_PER_QUERY` pods are due, a batch therefore reads at most this number per query, until
-`LONGEST_READ_SECONDS` are over. The same limit applies to the sort keys of other queue orders: pods without a known key
-wait for the next batch. The reading time is added to the decision time of the pods' namespaces.
+Before a decision the pods' specs are read, up to 256 KiB each. A query for 500 large specs took seconds and 1 GiB of
+memory. If more than `PODS_PER_QUERY` pods are due, they are therefore read in queries of at most `PODS_PER_QUERY` pods,
+until `LONGEST_READ_SECONDS` have passed. The same limit applies to the sort keys of other queue orders: pods without a
+known key wait for the next batch. The reading time is added to the decision time of the pods' namespaces.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UsedSeconds = MutableMapping[str, float]  # seconds of decision time, by namespa
 
 
 class PendingPod(msgspec.Struct, frozen=True):
-    """One pending pod, with the columns that a decision needs."""
+    """A pending pod, with the columns that a decision needs."""
 
     pod_id: int
     workload_id: str | None
@@ -82,8 +82,9 @@ def first_active_pods(
 ) -> list[PendingPod]:
     """Return a superset of the first `limit` pods in the queue order of `policy`, sorted by submission.
 
-    The reading time is added to `used_seconds`. If the queue order is that of the database index, only these pods are
-    read. If the order depends on earlier placements, the first `limit` pods of each namespace are read.
+    The reading time is added to `used_seconds`. If the queue order is that of the database index, only the first
+    `limit` pods are read. If the order depends on earlier placements, the first `limit` pods of each namespace are
+    read.
     """
     if policy is None or policy.sorts_by_priority:
         return _with_gangs(cluster_id, _first_by_priority(cluster_id, limit, used_seconds), used_seconds)
@@ -120,11 +121,12 @@ _orders: dict[int, _SortKeys] = {}
 def _first_by_sort_key(
     cluster_id: int, policy: Policy, limit: int, used_seconds: UsedSeconds | None
 ) -> list[PendingPod]:
-    """Return the first pods in the order of a policy that sorts each pod independently, and the rest of their gangs.
+    """Return the first pods in the order of a policy whose sort key depends on one pod, and the rest of their gangs.
 
-    Reading every pod's spec for every batch would take time proportional to the square of the queue length. The sort
-    key of a pending pod changes only with its priority, so each spec is read once, in order of priority with
-    alternating namespaces. Specs that are not read within `LONGEST_READ_SECONDS` are read for the next batch.
+    If every batch read the spec of every pending pod, the total reading time would grow with the square of the queue
+    length. The sort key of a pending pod changes only with its priority. Each spec is therefore read once, in order of
+    priority with alternating namespaces. Specs that are not read within `LONGEST_READ_SECONDS` are read for the next
+    batch.
     """
     rows = list(active_pods(cluster_id).order_by("id").values_list("id", "priority", "namespace"))
     known = _orders.get(cluster_id)
@@ -142,7 +144,7 @@ def _first_by_sort_key(
         if time.monotonic() > until:
             break
     _orders[cluster_id] = _SortKeys(policy.spec, found)
-    # Pods that changed after their ids were read are left out or wait for the next batch.
+    # Pods that changed after their ids were read are missing here, or wait for the next batch.
     first = _alternate_namespaces([row for row in rows if row[:2] in found], found, limit)
     pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first], used_seconds)
     return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id), used_seconds)
@@ -151,7 +153,7 @@ def _first_by_sort_key(
 def _alternate_namespaces(
     rows: list[tuple[int, int, str]], keys: dict[tuple[int, int], tuple[Any, ...]], limit: int
 ) -> list[int]:
-    """Return the ids of the first pods of `rows` (id, priority, namespace), alternating between namespaces.
+    """Return the ids of the first `limit` pods of `rows` (id, priority, namespace), alternating between namespaces.
 
     The first part of a policy's key is the priority. Among pods of equal priority the namespaces alternate, each in the
     order of the key.
@@ -172,10 +174,10 @@ def _read_alternating(
     each_namespace: bool,
     known: Mapping[int, PendingPod] = MappingProxyType({}),
 ) -> list[PendingPod]:
-    """Return the first pods in queue order, alternating between namespaces.
+    """Choose the first pods by alternating between namespaces, and return them in queue order.
 
     `limit` applies to all pods, or to each namespace if `each_namespace` is True.
-    `known` contains pods that were just read, by id.
+    `known` contains by id the pods that need not be read again.
     """
     partition = ["namespace"] if each_namespace else ["namespace", "priority"]
     turn = Window(RowNumber(), partition_by=partition, order_by=["-priority", "id"])
@@ -194,7 +196,7 @@ def _read(
 ) -> tuple[list[PendingPod], int]:
     """Read groups of pods (ids) in this order until `LONGEST_READ_SECONDS` have passed; each group is read whole.
 
-    Return the pods read that are among `rows`, and the number of groups read, which is at least 1.
+    Return those of the pods that are among `rows`, and the number of groups that were read, at least 1.
     """
     until = time.monotonic() + LONGEST_READ_SECONDS
     found: list[PendingPod] = []
@@ -258,7 +260,7 @@ def _with_gangs(cluster_id: int, found: list[PendingPod], used_seconds: UsedSeco
 
 
 def _missing(rows: QuerySet[Pod], gangs: Mapping[_Gang, Sequence[PendingPod]]) -> dict[_Gang, list[int]]:
-    """Return for each gang the ids of its members among `rows` that were not read yet; omit gangs read completely."""
+    """Return for each gang the ids of its members among `rows` that are not in `gangs`; omit complete gangs."""
     names: dict[str, list[str]] = defaultdict(list)
     for namespace, name in sorted(gangs):
         names[namespace].append(name)

@@ -1,7 +1,7 @@
 """Decision time: the time that the scheduler recently spent on the pods of each namespace.
 
-The cost of a decision differs by a factor of a thousand between pods, so namespaces with equally many pods in a batch
-can use very different shares of the scheduler's time.
+The time of a decision differs by a factor of a thousand between pods, so namespaces with the same number of pods in a
+batch can use very different shares of the scheduler's time.
 The cluster's row stores the seconds per namespace, which decay exponentially with a time constant of one minute. A
 namespace above `FREE_SECONDS` comes after other namespaces at equal priority, ordered by the time it used; see
 `engine.framework.policy.by_decision_time`. Values below `NOTED_SECONDS` are not written, so the row stays small.
@@ -16,7 +16,7 @@ FREE_SECONDS = 1.0
 NOTED_SECONDS = 0.05
 MEAN_LIFE_SECONDS = 60.0
 
-StoredSeconds = dict[str, tuple[float, float]]  # namespace -> (seconds, Unix time up to which they are decayed)
+StoredSeconds = dict[str, tuple[float, float]]  # namespace -> (decayed seconds, Unix time of this value)
 
 
 def add_used_seconds(

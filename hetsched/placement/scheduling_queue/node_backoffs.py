@@ -1,4 +1,4 @@
-"""Back-off of a pod's owner from nodes that rejected its pods.
+"""Back-off of an owner of pods from the nodes that rejected its pods.
 
 Per owner and node, the back-off is 1 minute after the first rejection, 30 minutes after the second and 60 minutes after
 each further rejection. After a back-off one pod is tried, and the next pod only once the first pod runs. A kubelet that
@@ -39,7 +39,7 @@ def node_backoff(step: int) -> timedelta:
 
 
 def owner_backoff(nodes: int) -> timedelta | None:
-    """Return the back-off of an owner with recent rejections by this many nodes, or None if it has no back-off."""
+    """Return the back-off of an owner whose pods this many nodes rejected recently, or None if too few did."""
     if nodes < OWNER_BACKOFF_NODES:
         return None
     return timedelta(minutes=min(2 ** (nodes - OWNER_BACKOFF_NODES), MAX_OWNER_BACKOFF_MINUTES))
@@ -59,9 +59,9 @@ def node_rejections(node: Node, at: datetime) -> list[Rejection]:
 class AvoidedNodesCache:
     """Cache of the latest result of `avoided` for one cluster.
 
-    The inputs of `avoided` change with a new revision or at a known time. Clocks of other processes may be ahead, so
-    the times that they write may be in the future of this clock. The result is therefore read again after
-    `MAX_CLOCK_SKEW`.
+    A result is valid until the cluster's revision or, at a known time, a back-off changes. The clocks of other
+    processes may be ahead, so a stored time may still be in the future by the clock of this process. The result is
+    therefore also read again after `MAX_CLOCK_SKEW`.
     """
 
     def __init__(self, cluster_id: int) -> None:

@@ -1,13 +1,13 @@
 """Requeueing of rejected pods: the event or timeout after which a pod without a node is tried again.
 
-If every change caused all rejected pods to be retried, new pods would have to wait. If an event were missed, a pod
-would stay pending forever.
+If every change caused a retry of all rejected pods, new pods would have to wait. If an event were missed, the pod would
+stay pending forever.
 A decision that rejects a pod registers the events that may make the pod schedulable
 (`engine.framework.queueing_hints`). `requeue_pods` records events in the transaction in which they happen and queues
-the pods registered for them. A pod that was being decided at that time on an earlier state stays in the queue
-(`happened_since`). A pod that only waits for time to pass is queued again after `RETRY_AFTER`. All other pods are
-flushed to the queue after `FLUSH_AFTER`. A flushed pod that is then placed had registered the wrong events; such pods
-are counted.
+the pods registered for them. If a pod is being decided on an earlier state when the event occurs, it stays in the queue
+(`happened_since`). A pod that registered the event `TIME` is queued again after `RETRY_AFTER`. All other pods are
+flushed to the queue after `FLUSH_AFTER`. If a flushed pod is then placed, its decision had registered the wrong events;
+such pods are counted.
 Source: Kubernetes documentation, "Scheduling Framework", QueueingHint; kube-scheduler's flush of unschedulable pods.
 Invariant: with or without faults, no pod is placed only because it was flushed (`hetsched_flushed_then_scheduled` is
 0).
@@ -59,10 +59,7 @@ def happened_since(cluster: Cluster, waits: Iterable[WaitsFor], *, revision: int
 
 
 def requeue_timed_out_pods(cluster_id: int) -> None:
-    """After `RETRY_AFTER`, requeue the pods that only wait for time to pass.
-
-    After `FLUSH_AFTER`, flush all other rejected pods to the queue.
-    """
+    """Requeue the pods that registered the event `TIME` after `RETRY_AFTER`, and all other pods after `FLUSH_AFTER`."""
     now = timezone.now()
     unschedulable = Pod.objects.filter(cluster_id=cluster_id, state__in=_REJECTED_STATES, queued=False)
     timed = _rejected_pods(cluster_id, [Event.TIME]).filter(
