@@ -1,11 +1,11 @@
 """Place arriving pods of a live cluster before they have rows.
 
 A pod that arrives alone is usually placed immediately. Its row, decision and reservation then need one transaction
-instead of two, which halves the delay until its binding. This module decides such pods on the snapshot and commits them
-with `record_placed_arrivals`. All other pods become rows of the queue: pods that do not fit, that belong to a gang,
-that have scheduling gates or a problem, or that a submission created. While pods in the queue are due, every arriving
-pod joins the queue, so the queue order is preserved. If more pods arrive than one transaction accepts, the first pods
-in queue order are tried, and the other pods are left for the next call.
+instead of two, which halves the delay until its binding. This module schedules such pods on the snapshot and commits
+the placements with `record_placed_arrivals`. All other pods become rows of the queue: pods that do not fit, that belong
+to a gang, that have scheduling gates or a problem, or that a submission created. While pods in the queue are due, every
+arriving pod joins the queue, so the queue order is preserved. If more pods arrive than one transaction accepts, the
+first pods in queue order are tried, and the other pods are left for the next call.
 Invariant: a pod that is not committed is not assumed in the snapshot.
 """
 

@@ -53,7 +53,7 @@ class ForceDeleted:
         return {row: sorted(held) for row, held in sorted(found.items(), key=lambda item: max(item[1]))}
 
     def reason(self, scheduler: Scheduler, pod: PodSpec) -> tuple[Reason, Message] | None:
-        """Return the reason why a pod waits for force-deleted pods, and the sentence shown in its own namespace.
+        """Return why a pod waits for force-deleted pods: the reason, and a sentence for readers of the pod's namespace.
 
         Return None if no force-deleted pod blocks the pod.
         """

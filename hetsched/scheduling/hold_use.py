@@ -4,7 +4,8 @@ For a pod whose submission claimed a hold, the hold's reservations are tried fir
 request, same request, same requested resources. If the request is the same, the pod receives exactly the reserved
 allocation; otherwise the engine allocates resources of the same node to the pod. If no reservation fits (the node is
 not ready or the pod requests more), the pod is scheduled like any other pod, and the reservation remains until the hold
-ends. Invariant: a reservation is assigned once; its row is released in the transaction that reserves the pod.
+ends.
+Invariant: a reservation is assigned once; its row is released in the transaction that reserves the pod.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class HoldAssignment(msgspec.Struct, frozen=True):
 
 
 class BatchReservations:
-    """The unused reservations of the holds that the pods of one batch belong to."""
+    """The unused reservations of the holds that the submissions of a batch's pods claimed."""
 
     def __init__(self, snapshot: ClusterSnapshot, pending: Sequence[PendingPod]) -> None:
         self._snapshot = snapshot

@@ -63,8 +63,8 @@ class Leases:
     def _is_free(self) -> Q:
         """Return the condition for a free lease.
 
-        A lease that ends later than the maximum duration from now was acquired before the database's clock was set
-        back, and is treated as free.
+        If a lease ends later than now plus the maximum duration, the database's clock was set back after it was
+        acquired. Such a lease is treated as free.
         """
         late = Now() + timedelta(seconds=_LONGEST_SECONDS)
         return Q(**{self._until: None}) | Q(**{f"{self._until}__lt": Now()}) | Q(**{f"{self._until}__gt": late})
@@ -81,8 +81,8 @@ def _end() -> Any:
 def end_all() -> None:
     """End every lease in a database restored from a backup, and skip epochs that may have been used already.
 
-    Epochs that were used after the backup are missing from these rows. To the clusters, the restored database is a
-    different installation, which waits while the previous installation is still active.
+    Epochs that were used after the backup are not in the restored rows. In the leader election of a cluster, the
+    restored database is a different installation, which waits while the previous installation is active.
     """
     for model, name in _STORED:
         epoch = f"{name}_epoch"

@@ -63,5 +63,5 @@ def _key(scheduler: Scheduler, pod: PodSpec) -> tuple[str, Shape, int, int]:
 
 
 def _is_shared(pod: PodSpec, other: PodSpec) -> bool:
-    """Return True if the explanation of a rejected pod also applies to another rejected pod of the same shape."""
+    """Return True if the explanation of a rejected pod also applies to a second rejected pod of the same shape."""
     return (pod.namespace, pod.labels, pod.gang) == (other.namespace, other.labels, other.gang)

@@ -67,7 +67,7 @@ class BatchState(enum.StrEnum):
 
 
 class Iteration(msgspec.Struct, frozen=True):
-    """One iteration of the loop; `results` is empty if no pod was due, and `more` is True if further pods are due."""
+    """The result of one iteration: `results` is empty if no pod was due, and `more` is True if further pods are due."""
 
     state: BatchState = BatchState.RECORDED
     results: Sequence[Result] = ()
@@ -108,7 +108,7 @@ class SchedulingLoop:
         if not self._host.may_decide():
             return Iteration()
         with self.cache.locked_snapshot() as snapshot:
-            # The loaded snapshot is kept for the next iteration.
+            # The cache keeps the snapshot that was just loaded, so that the next iteration need not load it again.
             if not self._host.still_leads(lease):
                 raise Conflict("another leader was elected")
             # The pods are read after the revision: any later change to them makes the compare-and-set fail.
@@ -183,7 +183,7 @@ def count_batch(name: str, results: Sequence[Result], took_seconds: Sequence[flo
 
 
 def _set_aside(result: Result, refusal: Contradiction) -> Result:
-    """Return a *not now* result for a pod whose placement the database constraints reject."""
+    """Return the result *not now* for a pod whose placement the database constraints reject."""
     log.error(
         "placement rejected by the database", pod=result.waiting.spec.key, node=result.node_name, reason=str(refusal)
     )

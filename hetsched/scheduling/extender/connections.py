@@ -2,10 +2,10 @@
 
 A connection is *unverified* from its accept until its handshake ends with a certificate on the list of clients.
 Unverified connections share a small pool of at most `UNVERIFIED` connections, and `PER_ADDRESS` per address. Each is
-closed `HANDSHAKE_SECONDS` after its accept. A full pool closes the oldest connection of the address that has the most
-connections in it, so a new caller always gets a slot and keeps it for the duration of a handshake. An address with an
-earlier verified connection uses a second pool of `KNOWN` connections without the limit per address, because
-kube-scheduler opens many connections at the same time when it binds.
+closed `HANDSHAKE_SECONDS` after its accept. If the pool is full, a new connection replaces the oldest connection of the
+address with the most connections, so a new caller always gets a slot and keeps it for the duration of a handshake. An
+address with an earlier verified connection uses a second pool of `KNOWN` connections without the limit per address,
+because kube-scheduler opens many connections at the same time when it binds.
 Verified connections have `VERIFIED` slots of their own, at most `PER_CLIENT` for each listed client. A request (head
 and body) and a response have `TRANSFER_SECONDS` each. If all slots are in use, a new connection replaces a connection
 of the client with the most connections: the oldest that has made no call yet, else the oldest idle connection, else the

@@ -1,7 +1,7 @@
 """Serialize the pods of one kube-scheduler.
 
-kube-scheduler sends the filter call of the next pod while the bind call of the previous one is still in flight, so the
-next response would not include the previous pod's allocation.
+kube-scheduler sends the filter call of the next pod while the bind call of the previous pod is still in flight. Without
+serialization, the response to the next pod would not consider the previous pod's allocation.
 A pod whose filter call found feasible nodes holds the slot until it is bound, at most for `patience_seconds`. The
 filter call of another pod waits for the slot, and waits again if a third pod acquired it first. After `MOST_MISSED`
 consecutive timeouts, as with a scheduler that binds pods itself, filter calls stop waiting for the slot until a pod is
