@@ -238,7 +238,7 @@ class SchedulerCache:
         return snapshot
 
     def _load_current(self) -> ClusterSnapshot:
-        """Return the state of the cluster's current revision; chosen GPUs and CPUs of `completed` may be outdated."""
+        """Return the state of the cluster's current revision; the allocations in its `completed` may be outdated."""
         current = self.columns = current_columns(self.cluster_id)
         self._has_nominations, self._has_rejections = current.has_nominations, current.has_rejections
         snapshot = self._snapshot

@@ -77,7 +77,7 @@ class ClusterTransaction:
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
         self._columns: set[str] = set()  # cluster columns that `close` writes
-        self.gone_node_ids: list[int] = []  # after `close`: deleted nodes whose last pod left them
+        self.gone_node_ids: list[int] = []  # after `close`: IDs of deleted nodes without pods
 
     @cached_property
     def database_now(self) -> datetime:

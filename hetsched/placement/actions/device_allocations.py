@@ -201,8 +201,8 @@ def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
     for key, reservation in seen.held.items():
         row = rows.get(reservation.pod_id)
-        # `granted` is set once per reservation, so that it still contains the GPUs of the decision after a move. A pod
-        # that was scheduled again has a new reservation.
+        # After a move keep `granted`, the GPUs of the decision. A pod that was scheduled again has a reservation that
+        # the row does not know.
         granted = row.granted if row is not None and row.reservation == reservation.pk else reservation.allocation.gpus
         DevicePluginAllocation.objects.update_or_create(
             pod_id=reservation.pod_id,

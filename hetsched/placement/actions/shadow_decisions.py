@@ -2,12 +2,12 @@
 
 A comparison takes as long as a scheduling cycle, and the informer must never wait for it.
 The informer therefore only writes a row for each binding (`record_bound_pods`), as long as fewer than `MOST_DUE` rows
-wait. A worker compares them in order on its own cached state (`PastState`), which lags behind the cluster. Reservations
-store the revisions at which they began and ended, so the state just before the pod's reservation can be restored.
-Reservations that ended in the same batch of changes are treated as ended before the pod's reservation. The pods of one
-batch are assumed one after the other on their actual nodes. Node facts are the current ones. Each pod is scheduled
-alone, under the cluster's policy, even if it belongs to a gang. A row is dropped and counted if too many rows wait, the
-state or the node is not available any more, or the engine fails.
+wait. A worker compares the rows in order on its own cached state (`PastState`), which lags behind the cluster.
+Reservations store the revisions at which they began and ended, so the state just before the pod's reservation can be
+restored. Reservations that ended in the same batch of changes are treated as ended before the pod's reservation. The
+pods of one batch are assumed one after the other on their actual nodes. Node facts are the current ones. Each pod is
+scheduled alone, under the cluster's policy, even if it belongs to a gang. A row is dropped and counted if too many rows
+wait, the state or the node is not available any more, or the engine fails.
 Invariants: each row is compared once; nothing else is written and no API server is called.
 """
 

@@ -24,7 +24,7 @@ class DevicePluginAllocation(models.Model):
         "placement.Pod", on_delete=models.CASCADE, related_name="device_allocation", verbose_name=_("pod")
     )
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+", verbose_name=_("node"))
-    # The reservation to which `granted` belongs.
+    # The reservation that this row describes; `granted` is replaced once the pod is scheduled again.
     reservation = models.BigIntegerField(editable=False)
     advisory = models.BooleanField(_("advisory"))
     granted = StructField(tuple[CardGrant, ...], verbose_name=_("granted"), default=tuple)

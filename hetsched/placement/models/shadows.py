@@ -6,7 +6,7 @@ is then bound gets a row, in the transaction that reserves its resources. A work
 state before the binding (`actions.shadow_decisions`):
     same        the node that hetsched would have chosen
     equal       another node with the same score
-    worse       a node with a lower score; `regret` is the difference of the scores, in points of the policy (0-100)
+    worse       a node with a lower score; `regret` is hetsched's score minus this score, in points (0-100)
     infeasible  a node that a filter rejects, with the reason `refusal`; `chosen` is empty if hetsched found no node
 The number of waiting rows is limited. Further rows and rows that cannot be compared any more are dropped and counted.
 Invariants: a compared row never changes; shadow mode writes nothing to the cluster.

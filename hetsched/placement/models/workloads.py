@@ -4,8 +4,9 @@ No GPU or core may ever be reserved twice, not even after a crash or a race.
 The database enforces exclusivity: partial unique indexes admit one active reservation per pod, one live pod per name,
 one exclusive holder per GPU and per CPU. Pod ids increase in submission order. Reservations store the cluster revisions
 at which they began and ended, so that one query can return the reservations of any past state, or the changes since the
-state of a scheduler cache. Invariants: a pod is in a HOLDING state if and only if it has an active reservation
-(imported pods on unknown nodes have none); decisions are never changed.
+state of a scheduler cache.
+Invariants: a pod is in a HOLDING state if and only if it has an active reservation (imported pods on unknown nodes have
+none); decisions are never changed.
 """
 
 from __future__ import annotations

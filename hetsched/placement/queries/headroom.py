@@ -50,7 +50,7 @@ class NodePool(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Headroom of one shape by pool: copies that fit, how many of them run under emulation, and if the count is exact.
+    """Headroom of one shape by pool: copies that fit, how many of them are emulated, and whether the count is exact.
 
     `reasons` contains for each pool the reason why no copy fits, or None.
     """

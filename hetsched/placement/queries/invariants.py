@@ -178,7 +178,7 @@ def _resized(cluster: Cluster) -> set[int]:
 
 
 def _zones(cluster: Cluster) -> Iterator[Violation]:
-    """I2, I4: the grants to pods that hetsched placed fit each zone, and their exclusive CPUs are open to pods."""
+    """I2, I4: the grants to pods that hetsched placed fit each zone, and contain only CPUs that pods may use."""
     rows = Reservation.objects.filter(cluster=cluster, active=True).exclude(pk__in=_resized(cluster))
     granted_by_us = rows.filter(pod__origin__in=Pod.GRANTED).values_list("node_id", "allocation").iterator(2000)
     nodes = {node_id for node_id, allocation in granted_by_us if allocation.zones}
@@ -226,7 +226,7 @@ def _cards_and_cpus_exist(cluster: Cluster) -> Iterator[Violation]:
     for node_id, cpu in ReservedCpu.objects.filter(active).values_list("node_id", "cpu"):
         cpus[node_id].add(cpu)
     for node in Node.objects.filter(pk__in=list({*cards, *cpus})):
-        # Include missing and unhealthy GPUs: they are closed to new pods only.
+        # Include missing and unhealthy GPUs, because only new pods may not use them.
         known = {card.index: card for card in node.report.gpus or cards_of(node.report)}
         for index, memory in cards[node.pk].items():
             if index not in known:

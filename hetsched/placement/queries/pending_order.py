@@ -76,7 +76,10 @@ class QueueEntry(msgspec.Struct, frozen=True):
 
 
 def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
-    """Return the number of pods that may fit by queue state, and the number of pods that never fit."""
+    """Count the pending pods of a cluster.
+
+    Return the number of pods in each queue state, without pods that never fit, and the number of pods that never fit.
+    """
     counted = dict.fromkeys(QueueState, 0)
     never = 0
     rows = _pending(cluster_id, timezone.now()).order_by().values_list("queue_state", "state").annotate(n=Count("id"))

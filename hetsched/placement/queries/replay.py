@@ -1,11 +1,11 @@
 """Replay of a policy version over past decisions of a cluster; nothing is written.
 
 A replay shows the effect of a policy change on past pods before the change takes effect.
-The stream contains the last N decisions in order, without all but the latest decision for each pod; the pods of one
-batch form a group. The replay starts from the state of the first decision. Reservations that began later but have no
-decision in the stream (pods of other schedulers, earlier placements of the same pods) are added on their actual nodes.
-Ended pods are removed from their nodes in the replay, unless a decision preempted them. A pod that changed in place
-keeps the spec of its decision. Nodes and their measured usage are the current ones.
+The stream contains the latest decisions of the N pods that were decided last, one for each pod, in order; the pods of
+one batch form a group. The replay starts from the state of the first decision. Reservations that began later but have
+no decision in the stream (pods of other schedulers, earlier placements of the same pods) are added on their actual
+nodes. Ended pods are removed from their nodes in the replay, unless a decision preempted them. A pod that changed in
+place keeps the spec of its decision. Nodes and their measured usage are the current ones.
 Invariant: the same rows, version and parameters give the same result for every caller.
 """
 
