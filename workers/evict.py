@@ -3,10 +3,10 @@
 Rows define the requests. An attempt is claimed first, then made outside any transaction, and its result is recorded.
 The victims of one nomination, or of one step of a rebalance plan, are a group: a dry run must succeed for each of them
 before the first eviction, and the disruption budgets must allow all evictions of the group and of earlier groups. The
-first rejection ends the nomination or the plan. `GROUPS_AT_ONCE` groups are processed together: their requests are sent
-in parallel, those of one group one after the other. A victim that is still being bound is evicted once it is bound. An
-accepted request does not prove that the pod was deleted; the informer reports deleted pods. No request is sent while
-the cluster is out of sync.
+first rejection ends the nomination or the plan. `GROUPS_AT_ONCE` groups are processed together: requests of different
+groups are sent in parallel, requests of one group one after the other. A victim that is still being bound is evicted
+once it is bound. An accepted request does not prove that the pod was deleted; the informer reports deleted pods. No
+request is sent while the cluster is out of sync.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Evictions(NamedTuple):
 
 @shared_task(name=dispatch.EVICT)
 def run(cluster_id: int) -> int:
-    """Request the due evictions of a live cluster; return how many pods are leaving."""
+    """Request the due evictions of a live cluster; return how many pods are leaving their nodes."""
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None:
         return 0

@@ -92,7 +92,7 @@ def _is_due(cluster_id: int) -> bool:
 
 
 def _has_untried_pods(cluster_id: int) -> bool:
-    """Return whether there are unreported decisions of pods whose last report did not fail."""
+    """Return whether there are pods with an unreported decision and without a failed report."""
     due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
     return due.filter(report_failed_at=None).exists()
 
@@ -144,7 +144,7 @@ def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
 
 
 def _due_results(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
-    """Return the next decisions to report, and the time of the oldest of them."""
+    """Return the next decisions to report, and the time of the oldest decision."""
     due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
     rows = due.order_by(F("report_failed_at").asc(nulls_first=True), "id").values_list(
         "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",

@@ -3,8 +3,8 @@
 Django compiles a query each time it runs, which takes about ten times as long as the query in SQLite, and each new pod
 of a live cluster causes some sixty queries. A prepared query is written with the ORM, with `Parameter` and
 `ListParameter` as placeholders for its values, and is compiled to SQL at its first use on each kind of database. A list
-is one value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of `values_list`, or
-rows of the model with their annotations and the relations of `select_related`.
+is passed as one value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of
+`values_list`, or rows of the model with their annotations and the relations of `select_related`.
 Invariant: a value never becomes part of the SQL text.
 """
 

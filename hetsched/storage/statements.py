@@ -2,9 +2,9 @@
 
 A Django cursor adds more time to a statement than SQLite needs to run it, and each new pod of a live cluster causes
 some sixty statements. On SQLite a statement is therefore sent directly to the open connection; its placeholders are
-converted to those of SQLite once per SQL text. Everything else is as with a cursor: the connection is opened, a broken
-transaction rejects statements, and errors are Django's. The Django cursor is used on other databases, and with execute
-wrappers or a query log.
+converted to those of SQLite once per SQL text. In all other respects a statement behaves as with a cursor: the
+connection is opened if necessary, a broken transaction rejects statements, and errors are Django's. The Django cursor
+is used on other databases, and with execute wrappers or a query log.
 Invariant: results and errors are the same as those of a Django cursor.
 """
 
