@@ -1,9 +1,9 @@
 """Nodes that pods of one owner avoid for a while because their kubelets rejected pods of that owner.
 
-A controller replaces a rejected pod immediately, and with the same facts the new pod would be placed on the same node.
-The engine has no clock, so its caller reports the rejections and back-offs per owner and node. A node in back-off
-(`backs_off`) accepts no pod of the owner. After the back-off it accepts a single pod, and the next one only after that
-pod ran (`running`). An owner that is rejected on many nodes may be put into back-off on all nodes.
+A controller replaces a rejected pod immediately. The scheduler would place the new pod on the same node, because it
+knows the same facts. The engine has no clock, so its caller reports the rejections and back-offs per owner and node. A
+node in back-off (`backs_off`) accepts no pod of the owner. After the back-off it accepts a single pod, and the next one
+only after that pod ran (`running`). An owner that is rejected on many nodes may be put into back-off on all nodes.
 Invariants: an owner without an entry is not restricted; the capacity of nodes never changes.
 """
 
@@ -19,7 +19,8 @@ REFUSED_CODE, MOVED_CODE = "KubeletRefused", "MovedAway"
 class NodeRejections(msgspec.Struct, frozen=True):
     """A node's rejections of an owner's pods: their number, the last reason, and the end of the back-off.
 
-    `running` holds the keys of the owner's pods that run on the node; any other pod of the owner there is on trial.
+    `running` holds the keys of the owner's pods that run on the node. While another pod of the owner is placed there
+    but does not run yet, the node accepts no further pod of the owner.
     """
 
     pods: int

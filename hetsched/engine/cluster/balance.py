@@ -6,10 +6,10 @@ Formulas:
                           clamped to 0-1, with `used` measured if a fresh sample exists, else requested
     cluster balance       mean over Ready nodes (1 without any)
     utilisation           requested / allocatable over all nodes;  null without capacity
-    GPU allocation        allocated milli / milli of healthy GPUs;  unallocated = GPUs - allocated milli / 1000
-    GPU fragmentation     F / total GPU milli,  F = sum over nodes and shapes of popularity * milli a shape cannot use:
-                          all free milli of a node that does not fit the shape (or if the shape requests no GPU), else
-                          the free milli of GPUs with less free than the shape requests per GPU
+    GPU allocation        allocated / total milli-GPUs of healthy GPUs;  unallocated = (total - allocated) / 1000
+    GPU fragmentation     F / total,  F = sum over nodes and shapes of popularity * unusable milli-GPUs. If the shape
+                          does not fit the node, or requests no GPU, these are all free milli-GPUs of the node; else
+                          those of GPUs of a model that the shape does not accept, or with less free than it requests
 Source: MBCGT (Li et al. 2021) for the balance degree; FGD (Weng et al., USENIX ATC 2023) for F.
 """
 
@@ -77,7 +77,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def _free_milli(nodes: Window) -> Ints:
-    """Return the free milli of every GPU of every node, shape (G, N), never negative."""
+    """Return the free milli-GPUs of every GPU of every node, shape (G, N), never negative."""
     free: Ints = np.maximum(nodes.load("card_milli_free"), 0)
     return free
 
@@ -88,7 +88,7 @@ def workload_mix(pods: Sequence[PodSpec]) -> list[tuple[Shape, float]]:
 
 
 def gpu_fragments(state: ClusterState, mix: Sequence[tuple[Shape, float]]) -> float:
-    """Return F, the expected GPU milli that the mix cannot use."""
+    """Return F, the expected number of milli-GPUs that the mix cannot use."""
     nodes = state.all_rows
     free = _free_milli(nodes)
     remaining = nodes.static("allocatable") - nodes.load("requested")

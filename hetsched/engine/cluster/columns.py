@@ -2,8 +2,9 @@
 
 A decision reads thousands of nodes, and Python objects per node cost a hundred times more than arrays. Facts are stored
 in two int64 blocks, `static` (the inventory) and `load` (changed by placements), divided into named fields by a
-`ColumnLayout`. Nodes are in name order, so the first maximum of a score belongs to the first node by name. A `Window`
-shows the same fields over all rows, a few changed rows or hypothetical rows; plugins see only windows.
+`ColumnLayout`. Nodes are in name order, so the first maximum of a score belongs to the first node by name. The engine
+calls the position of a node in this order its row, although the arrays store each node as a column. A `Window` shows
+the fields of all nodes, of a few changed nodes or of hypothetical nodes; plugins see only windows.
 Invariants: windows are read-only to plugins; a field of a window equals the field over all nodes, restricted to the
 nodes of the window.
 """
@@ -76,18 +77,21 @@ class ResourceRows(Vocabulary[str]):
 class ColumnLayout:
     """Mapping of fields to rows of the two blocks.
 
-    Static fields (units): `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary
-    ids), `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000, or 0 if absent or
+    Each field is listed with its size and its unit. The sizes are R, the number of resources; G, the highest number of
+    GPUs of a node; Z, the highest number of zones of a node, which all `zone_` fields have; or a number. Fields without
+    a size have one row.
+    Static fields: `allocatable` (R; millicores, bytes, counts), `card_model`, `card_vendor` (G; vocabulary ids),
+    `card_memory` (G; MiB, -1 unknown), `card_cores` (G; -1 unknown), `card_milli` (G; 1000, or 0 if absent or
     unhealthy), `card_resting` (G; 1000 where only maintenance makes `card_milli` 0), `cards_healthy` (count),
-    `cards_present` (count including unhealthy and maintenance), `ready`, `unschedulable` (0/1), `taint_set`,
-    `isa_offer`, `topology_setup` (ids), `measured` (4; 0/1).
+    `cards_present` (count, including GPUs that are unhealthy or in maintenance), `ready`, `unschedulable` (0/1),
+    `taint_set`, `isa_offer`, `topology_setup` (ids), `measured` (4; 0/1).
     Load fields: `requested` (R), `nonzero` (2; millicores, bytes), `card_milli_free`, `card_memory_free` (G; MiB),
     `used` (4; the `USAGE_RESOURCES`: sampled where `measured` is 1, else requested).
     NUMA zones, absent in a cluster without them: static `zone_cpu` (Z; effective millicores), `zone_cpu_allocatable`
     (the same before the use of online workloads is subtracted), `zone_unreadable` (0/1; its offline capacity cannot be
     read), `zone_memory` (MiB, -1 unknown), `zone_cpus` (count), `zone_cpus_usable` (count, not reserved), `card_zone`
-    (G; position of a GPU's zone, -1 unknown); load `zone_cpu_free` (below 0 where capacity fell), `zone_memory_free`,
-    `zone_cpus_free` (CPUs that can still be pinned).
+    (G; position of a GPU's zone, -1 unknown); load `zone_cpu_free` (negative if the capacity fell below the
+    allocations), `zone_memory_free`, `zone_cpus_free` (CPUs that can still be pinned).
     Kubelets with the static CPU policy: static `kubelet_cpus` (words of bits; the CPUs of the node's topology that are
     not reserved), load `kubelet_cpus_free` (those that are not assigned). Extended resources whose devices have zones,
     by `devices` (name -> number) x Z: static `zone_devices`, load `zone_devices_free`.
@@ -181,9 +185,9 @@ class Columns:
 
 
 class Window:
-    """Read-only fields over some rows.
+    """Read-only view of the fields of some nodes.
 
-    Shapes: with n = number of rows in the window, a field of size k is (k, n), a single field (n,).
+    Array shapes: with n = number of nodes in the window, a field of size k is (k, n), a field without a size (n,).
     """
 
     __slots__ = ("_fields", "columns", "n", "rows")

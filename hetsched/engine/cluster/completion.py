@@ -1,8 +1,8 @@
 """Complete allocations: select the GPUs, zones and CPUs that the reservation of a pod does not name.
 
 A pod that was reserved before its node's GPUs or CPU manager were known has no GPUs, zones or CPUs in its reservation.
-`ClusterState.assume` selects them from the free ones of the row. A later allocation by the kubelet, or the end of
-another pod, can change which ones would be selected. `complete` repeats the selection on every row that changed since
+`ClusterState.assume` selects them from the free ones of the row. A later allocation by the kubelet, or the removal of
+another pod, can change the result of the selection. `complete` repeats the selection on every row that changed since
 its last call: pods whose reservation names its resources come first, the others follow in the order of creation.
 Invariant: after `complete`, equal reports and reservations give equal allocations, whatever the history.
 """
@@ -39,7 +39,7 @@ class CompletedAllocations:
     def complete(self, state: ClusterState) -> None:
         """Repeat the selection on the rows that changed since the last call."""
         if self._reserved:
-            # A log that is shorter than at the last call was restarted and does not name all changed rows.
+            # A log that is shorter than at the last call was restarted. It lacks some changed rows, so use all rows.
             changed = set(state.log[self._seen :]) if self._seen <= len(state.log) else set(range(len(state.reports)))
             by_row: defaultdict[int, list[tuple[PlacedPod, Allocation]]] = defaultdict(list)
             for key, (placed, reserved) in list(self._reserved.items()):

@@ -1,7 +1,8 @@
 """Device allocation for the ResourceClaims of pods (DRA).
 
 Two pods that are scheduled one after the other must not get the same device before the cluster records the first
-allocation. A device is in use if it is allocated to a claim, by any scheduler, or promised to a placed pod. A claim is
+allocation. A device is in use if it is allocated to a claim, by any scheduler, or promised to a placed pod. A claim has
+one of these states:
     allocated   its pod must run on a node that can use its devices;
     promised    another placed pod has chosen the devices, but the cluster has not recorded them yet: other pods wait;
     open        on each node, devices are searched request by request, in the order of names, with the first
@@ -84,7 +85,7 @@ class DeviceState:
     # -- placed pods -----------------------------------------------------------------------------------------------
 
     def charge(self, placed: PlacedPod, sign: int) -> None:
-        """Count the devices of a pod that is placed (`sign` 1) or removed (-1)."""
+        """Promise the granted devices to a placed pod (`sign` 1), or release them when it is removed (-1)."""
         for grant in placed.allocation.devices:
             key = f"{placed.pod.namespace}/{grant.claim}"
             pods = self.reserved_for.setdefault(key, {})
@@ -136,7 +137,7 @@ class DeviceState:
         return self._claim_problem(claim) or claim
 
     def _claim_problem(self, claim: ResourceClaim) -> Refusal | None:
-        """Return the refusal of an open claim with a missing device class or a selector without a result, else None."""
+        """Return the refusal of a claim with a missing device class or a selector that cannot be evaluated, or None."""
         for request in claim.requests:
             for wish in request.wishes:
                 if wish.device_class not in self.known.classes:
@@ -160,9 +161,9 @@ class DeviceState:
         return None
 
     def matching(self, wish: DeviceWish) -> tuple[frozenset[int], frozenset[int], str]:
-        """Return the indexes of the devices that match `wish`, and of those for which a selector has no result.
+        """Return the indexes of the devices that match `wish`, and of those for which a selector cannot be evaluated.
 
-        The third value is the reason why the first such selector has no result, empty if all have one.
+        The third value is the reason why the first such selector cannot be evaluated, empty if all can be evaluated.
         """
         found = self._found.get(wish)
         if found is None:
@@ -249,7 +250,10 @@ class _DeviceSearch:
         requests: list[tuple[ResourceClaim, DeviceRequest]],
         at: int,
     ) -> bool:
-        """Choose `remaining` more devices from index `since` on, then continue with the next request."""
+        """Choose `remaining` more devices from index `since` on, then continue with the next request.
+
+        Returns whether devices were found for this request and for all following requests.
+        """
         if remaining == 0:
             return self._request(requests, at + 1)
         claim, request, name = where

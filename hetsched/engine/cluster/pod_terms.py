@@ -51,7 +51,7 @@ class InterPodTerms:
         self._selecting: dict[tuple[int, str, frozenset[tuple[str, str]]], list[PlacedTerm]] = {}
 
     def charge(self, placed: PlacedPod, sign: int) -> None:
-        """Count the rules of a pod that is added (`sign` 1) or removed (-1)."""
+        """Add the rules of a placed pod to the counts (`sign` 1), or subtract them (-1)."""
         shape, namespace, row = placed.pod.shape, placed.pod.namespace, placed.row
         for terms, held in (
             (shape.anti_affinity, self.repelling),

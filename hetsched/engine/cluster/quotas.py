@@ -38,7 +38,7 @@ class Quotas:
         return pod.namespace in self.limits
 
     def charge(self, pod: PodSpec, sign: int) -> None:
-        """Count a pod that is placed (`sign` 1) or removed (-1)."""
+        """Add a pod's requests to the current use of its namespace (`sign` 1), or subtract them (-1)."""
         used = self.used.get(pod.namespace)
         if used is not None:
             for name, amount in pod.shape.requests:

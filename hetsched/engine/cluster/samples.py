@@ -42,7 +42,7 @@ def fresh_rows(reports: Sequence[NodeReport], *, clocked: bool = False) -> list[
 
 
 class Samples:
-    """Which nodes of a state have a fresh sample, and the resulting `used`."""
+    """The freshness of every node's sample in a state; the methods write the resulting `used` to the state."""
 
     def __init__(self, fresh: list[bool]) -> None:
         self.fresh = fresh

@@ -1,8 +1,8 @@
 """Evaluate node selectors and node affinity terms against the labels and names of the nodes.
 
 `contracts.objects.labels.fits` defines one requirement. Required node terms are ORed; a term without requirements
-matches nothing. A label is a column of value ids (`ClusterState.label`), so one requirement costs one comparison or
-look-up of ids over all nodes, and one index access per value that it names.
+matches nothing. The values of a label are stored as one array of ids (`ClusterState.label`). A requirement is therefore
+evaluated by one index access per value that it names, and one comparison or look-up over the array of all nodes.
 Source: Kubernetes documentation, "Labels and Selectors" and "Assigning Pods to Nodes"; component-helpers/nodeaffinity.
 """
 

@@ -1,11 +1,11 @@
 """Cluster state: the inventory of every node and the allocation of every pod on it.
 
 A decision must see all earlier decisions immediately, and a failed decision must not change the state. `assume` places
-a pod on a row, and `forget` reverts this. Both write one load column and append the row to `log`, so that a cached
-evaluation knows which rows to evaluate again. If the allocation of a running pod does not name its GPUs or zones,
-`assume` selects them: the lowest GPUs with enough free capacity, and the zones that a kubelet with a static CPU policy
-would use. The inventory changes only by `apply_report` or by a rebuild, which raises `epoch` and drops all cached
-facts.
+a pod on a row (the position of a node), and `forget` reverts this. Both write one load column and append the row to
+`log`, so that a cached evaluation knows which rows to evaluate again. If the allocation of a running pod does not name
+its GPUs or zones, `assume` selects them: the lowest GPUs with enough free capacity, and the zones that a kubelet with a
+static CPU policy would use. The inventory changes only by `apply_report` or by a rebuild, which raises `epoch` and
+drops all cached facts.
 Invariants: the load is that of an empty cluster plus the sum over the placed pods; assume then forget restores every
 cell; rows are in node-name order.
 """
@@ -367,7 +367,7 @@ class ClusterState:
         self._bound_log()
 
     def _charge_group(self, pod: PodSpec, sign: int) -> None:
-        """Count a pod that is placed (`sign` 1) or removed (-1) in its gang and its namespace's quota."""
+        """Add a placed pod to its gang and to the use of its namespace's quota (`sign` 1), or remove it (-1)."""
         if pod.gang is not None:
             self.gangs.charge(pod, sign)
         if self.quotas.limits:
@@ -393,7 +393,7 @@ class ClusterState:
 
     def _bound_log(self) -> None:
         if len(self.log) > _LOG_LIMIT:
-            # Bound the log: in a new epoch, no cached evaluation is updated from it.
+            # Drop a log that is too long. The new epoch also drops all evaluations that the log would update.
             self.log.clear()
             self.neighbours.log_restarted()
             self._facts_changed()

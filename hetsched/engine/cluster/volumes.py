@@ -6,10 +6,10 @@ binding. A claim is
     waiting      its class waits for the first consumer: the smallest free volume that suits it is chosen, and if there
                  is none the class provisions one, on nodes of its allowed topologies;
     refused      in all other cases; `resolve_claim` returns the reason.
-A volume suits a claim of its class if the claim requests no more bytes than the volume has, only access modes of the
-volume, and a selector that matches the volume. A volume that references a claim suits only that claim. The claims of
-one pod choose volumes in the order of size, as in kube-scheduler. An attachment is identified by the driver and the
-handle of the volume or, before the volume is provisioned, the name of the claim.
+A volume suits a claim of its class if it has the bytes and the access modes that the claim requests, and matches the
+selector of the claim. A volume that references a claim suits only that claim. The claims of one pod choose volumes in
+the order of size, as in kube-scheduler. An attachment is identified by the driver and the handle of the volume or,
+before the volume is provisioned, the name of the claim.
 Source: kube-scheduler's VolumeBinding, VolumeZone and NodeVolumeLimits plugins; component-helpers/storage/volume.
 Invariants: choices and attachments depend only on the placed pods; a cluster without claims has no overhead.
 """
@@ -89,7 +89,10 @@ class VolumeState:
     # -- claims of pods --------------------------------------------------------------------------------------------
 
     def claim(self, pod: PodSpec, use: ClaimUse) -> VolumeClaim | None:
-        """Return the claim that a pod uses, or a new claim from the pod's template if it does not exist, else None."""
+        """Return the claim that a pod uses.
+
+        If the claim does not exist, returns a new claim from the pod's template, or None if there is no template.
+        """
         found = self.storage.claims.get(f"{pod.namespace}/{use.name}")
         if found is None and use.template is not None:
             return VolumeClaim(pod.namespace, use.name, use.template)
@@ -178,7 +181,7 @@ class VolumeState:
     # -- placed pods -----------------------------------------------------------------------------------------------
 
     def charge(self, placed: PlacedPod, sign: int) -> None:
-        """Count the claims of a pod that is placed (`sign` 1) or removed (-1)."""
+        """Record the claims, chosen volumes and attachments of a placed pod (`sign` 1), or remove them (-1)."""
         pod, row = placed.pod, placed.row
         granted = {grant.claim: grant.volume for grant in placed.allocation.volumes}
         for use in pod.shape.claims:
@@ -240,7 +243,7 @@ class _StorageState(StateView, Protocol):
 
 
 def nodes_of_volume(state: StateView, volume: PersistentVolume) -> Bools:
-    """Return the (N,) mask of nodes that can use a volume: those of its affinity and of its zone and region."""
+    """Return the (N,) mask of nodes that can use a volume by its node affinity, its zone and its region."""
 
     def find() -> Bools:
         fits: Bools = np.ones(len(state.reports), np.bool_)
