@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CardDemand:
-    """A pod's GPU demand in the ids of one state's vocabularies: a mask of accepted models, and the vendor.
+    """A pod's GPU demand with the ids of one state: the accepted models as a mask over model ids, and the vendor's id.
 
     `check` limits the checks: "model" ignores memory and cores; "count" also ignores the model.
     """

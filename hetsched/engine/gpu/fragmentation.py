@@ -1,12 +1,12 @@
 """GPU fragmentation: how much of a node's free GPU capacity the workload cannot use, and how a placement changes that.
 
 A GPU that is half free, or is free on a node without free CPU, may be capacity that no pod can use. F of a node = sum
-over the mix's shapes of popularity * unusable milli:
-    all free milli of the node    if the shape does not fit there, or requests no GPU
-    else                          the free milli of GPUs of another model, or with less free than it requests per GPU
-The gain of a placement is F before - F after. A shared pod is evaluated on each possible GPU; whole GPUs are those with
-the lowest indices. `DemandMix` is a mix prepared for one state: the typical shapes, with shares normalised to a sum of
-1.
+over the mix's shapes of popularity * unusable milli-GPUs. For each shape, these are
+    all free milli-GPUs of the node     if the shape does not fit there, or requests no GPU
+    the free milli-GPUs of some GPUs    otherwise: GPUs of another model, or with less free than it requests per GPU
+The gain of a placement is F before - F after. A pod that shares a GPU is evaluated on each possible GPU; a pod with
+whole GPUs is evaluated on those with the lowest indices. `DemandMix` is a mix prepared for one state: the typical
+shapes, with shares normalised to a sum of 1.
 Source: FGD (Weng et al., USENIX ATC 2023, section 4) and its simulator, whose F uses CPU and GPUs only.
 Invariants: a row's result depends on that row alone; the sum of F over the rows is `gpu_fragments` of `balance`.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hetsched.engine.cluster.state import ClusterState
 
 POINTS_PER_GPU = 5.0
-"""Score points per GPU lost or saved, in scores that count GPUs: 50 +- 10 GPUs span 0-100."""
+"""Score points per GPU in scores that count GPUs: 50 if no GPU is lost or saved, 0 for 10 lost, 100 for 10 saved."""
 
 NO_FILL: Floats = np.zeros(WHOLE_CARD_MILLI + 1)
 
@@ -41,7 +41,7 @@ class DemandMix:
     """Demands of a mix's typical shapes, as arrays.
 
     For T typical shapes, K resources and M GPU models: `needs` (T, K) requests, `rows` (K,) rows of the resources;
-    `count`, `milli` and `share` (T,) requested GPUs, milli per GPU and share of the pods; `accepted` (T, M) bool.
+    `count`, `milli` and `share` (T,) requested GPUs, milli-GPUs per GPU and share of the pods; `accepted` (T, M) bool.
     """
 
     __slots__ = ("accepted", "count", "milli", "needs", "rows", "share")
@@ -98,7 +98,7 @@ def normalized(mix: Mix) -> list[tuple[Shape, float]]:
 
 
 def row_fragments(mix: DemandMix, nodes: Window) -> Floats:
-    """Return the fragmentation F of each row in milli, shape (n,)."""
+    """Return the fragmentation F of each row in milli-GPUs, shape (n,)."""
     from .fragmentation_kernel import fragments
 
     out: Floats = np.zeros(nodes.n)
@@ -109,7 +109,7 @@ def row_fragments(mix: DemandMix, nodes: Window) -> Floats:
 
 
 def _columns(mix: DemandMix, nodes: Window) -> tuple[Ints, Ints, Ints]:
-    """Return free milli and models of the GPUs (G, n), and the free amounts of the mix's resources (K, n)."""
+    """Return free milli-GPUs and models of the GPUs, (G, n), and free amounts of the mix's resources, (K, n)."""
     remaining = nodes.static("allocatable")[mix.rows] - nodes.load("requested")[mix.rows]
     return np.maximum(nodes.load("card_milli_free"), 0), nodes.static("card_model"), remaining
 
@@ -134,9 +134,9 @@ class FragmentationTrial:
     def gains(self, nodes: Window, usable: Bools | None = None) -> tuple[Floats, Ints]:
         """Return the largest gain of each row, and the index of the shared GPU that achieves it, both (n,).
 
-        The gain, in milli, is the decrease of F plus the decrease of the `fill` values of the GPUs' free milli. In the
-        published form it is a score of 0-100 instead. The index is -1 if the pod does not share a GPU or does not fit.
-        `usable` (G, n) limits the GPUs to consider.
+        The gain, in milli-GPUs, is the decrease of F plus the decrease of the sum of `fill` over the GPUs; `fill` maps
+        the free milli-GPUs of one GPU to a value. In the published form the result is a score of 0-100 instead. The
+        index is -1 if the pod does not share a GPU or does not fit. `usable` (G, n) limits the GPUs to consider.
         """
         from .fragmentation_kernel import gains
 
@@ -176,7 +176,7 @@ def fragmented(state: ClusterState) -> bool:
 
 
 def expected_unused(mix: Mix) -> Floats:
-    """Return W, shape (1001,): W[f] is the milli that the mix is expected to leave unused on a GPU with f free milli.
+    """Return W, shape (1001,): the milli-GPUs that the mix is expected to leave unused, by free milli-GPUs of a GPU.
 
     Pods arrive at random, and each pod that fits is placed, until no pod fits. W(f) = f if no size fits, else the mean
     of W(f - size) over the sizes that fit, weighted by the number of requested GPUs of each size. Only the most

@@ -1,7 +1,7 @@
 """Compiled arithmetic of `fragmentation`.
 
-Plain loops over rows, GPUs and shapes of the mix; equal GPUs of a node are tried once. `_lost`, which computes F of one
-row, is inlined into its callers, because passing arrays costs more than its loop.
+Plain loops over rows, GPUs and shapes of the mix; of equal GPUs of a node, only one is evaluated. `_lost`, which
+computes F of one row, is inlined into its callers, because passing arrays costs more than its loop.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Two GPUs joined by NVLink exchange gradients ten times as fast as two GPUs on different sockets; choosing the lowest
 indices ignores this. The worth of a pair of GPUs is its bandwidth in MB/s: the greater of the two reported values, else
 the nominal value of the kind of link (nvlink 25 GB/s, switch 24, zone 20, system 10). Without a stated link, the zones
-of the GPUs decide between the kinds zone and system. Of all sets of the requested size, the best is the one with
-    the greatest worth of its slowest pair (a collective is as slow as its slowest link), then the greatest sum over
-    its pairs, then the lowest indices
+of the GPUs decide between the kinds zone and system. Of all sets of the requested size, the best is selected by
+    1 the greatest worth of its slowest pair, because a collective is as slow as its slowest link
+    2 the greatest sum of the worth of its pairs    3 the lowest indices
 If zones were selected before, as many GPUs as possible are taken from these zones. The search is exact for up to
 `MOST_SETS` sets, which covers every request on up to 16 free GPUs. Beyond that, the search starts with the best pair
 and repeatedly adds the GPU that adds the most worth. Nodes without stated links use the lowest indices.

@@ -1,7 +1,7 @@
 """CPU and GPU in the units of the openb study's baselines: two numbers between 0 and 1.
 
-A pod's requests and a node's free capacity are divided by the largest node of the cluster; the GPU value of a node is
-the free milli of all its GPUs together.
+A pod's requests and a node's free capacity are divided by the capacity of the largest node of the cluster. The GPU
+value of a node is the sum of the free milli-GPUs of its GPUs.
 Source: Weng et al. (USENIX ATC 2023), whose simulator divides by 128 cores and 8 GPUs, its largest node.
 """
 
@@ -37,11 +37,11 @@ class CpuGpuShares:
 
 
 def largest_milli(state: ClusterState) -> int:
-    """Return the GPU milli of the node with the most GPUs, at least 1."""
+    """Return the milli-GPUs of the node with the most GPUs, at least 1."""
     return max(int(state.all_rows.static("card_milli").sum(axis=0).max(initial=0)), 1)
 
 
 def free_milli(nodes: Window) -> Floats:
-    """Return the sum of the free milli of each node's GPUs, shape (n,)."""
+    """Return the sum of the free milli-GPUs of each node, shape (n,)."""
     free: Floats = np.maximum(nodes.load("card_milli_free"), 0).sum(axis=0).astype(np.float64)
     return free

@@ -2,9 +2,9 @@
 
 Whether the remaining capacity of a node is useful depends on future requests, but a scheduler sees one pod at a time.
 The mix counts the shapes of known pods; its typical shapes are the most frequent ones that cover 95 % of them. The
-caller sets it on the state (`ClusterState.use_mix`): a replay from its list, a what-if from placed and requested pods,
-a batch of decisions from the pods placed at its start, so that a decision can be recomputed. Without it, a scheduler
-whose policy wants a mix uses the placed pods. A plugin that reads it declares `wants_mix = True`.
+caller sets it on the state (`ClusterState.use_mix`): a replay counts the pods of its list, a what-if the placed and the
+requested pods, a batch of decisions the pods that are placed at its start, so that a decision can be recomputed. If no
+mix is set, a scheduler whose policy needs one uses the placed pods. A plugin that reads it declares `wants_mix = True`.
 Source: the "target workload" of FGD (Weng et al., USENIX ATC 2023, section 4.1); its simulator takes the same 95 %.
 """
 
