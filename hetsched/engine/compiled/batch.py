@@ -207,7 +207,7 @@ class _BatchCache:
         if kinds.size:
             found[kinds[found] < 0] = -1
         counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
-        counts[:before] *= 2  # a shape of an earlier batch recurs even if only one pod has it now
+        counts[:before] *= 2  # cache a shape of an earlier batch even if only one pod has it now
         for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
             plans.keep(position)
         return found

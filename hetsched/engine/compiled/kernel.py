@@ -2,9 +2,9 @@
 
 For a recurring shape the loop caches the totals of all nodes, with the maximum of every block of 64 rows. For the next
 pod of the shape, only the rows changed since then are computed again. These rows are first gathered into contiguous
-memory, so that both paths run the same formulas (`terms`). The best row is the first row with the maximum total in the
-first block that has it. The totals of a shape that occurs only once are not cached. The formulas of the plugins are
-linked into the loop by `loop_of`.
+memory, so that the update runs the same formulas (`terms`) as the full evaluation. The best row is the first row with
+the maximum total in the first block that has it. The totals of a shape that occurs only once are not cached. The
+formulas of the plugins are linked into the loop by `loop_of`.
 Invariants: as in `terms`; -inf marks infeasible rows.
 """
 
@@ -105,7 +105,7 @@ def _sweep(
     base = shapes.bases[shapes.base[shape]]
     for first in range(0, len(base), CHUNK):
         last = min(first + CHUNK, len(base))
-        for i in range(first, last):  # numba needs seconds to compile the assignment of a slice
+        for i in range(first, last):  # a loop, because numba needs seconds to compile the assignment of a slice
             out[i] = base[i]
         nodes = Stretch(static, load, values.free_milli[first:last], first, last, every[first:last])
         least = values.least_free[:, first // CHUNK]
@@ -211,8 +211,8 @@ def _place(
 ) -> tuple[int, int]:  # fmt: skip
     """Place pods one after the other; return how many were decided and the new length of the log.
 
-    Shapes: `pods` (P,) shape ids; `stops` (P,) True if a pod that fits nowhere ends the run undecided; `draws` (P,)
-    uint64, empty if ties are broken by name; `log` int64 with scratch for P more rows.
+    Array shapes: `pods` (P,) ids of pod shapes; `stops` (P,) True if a pod that fits nowhere ends the run undecided;
+    `draws` (P,) uint64, empty if ties are broken by name; `log` int64 with space for P more rows.
     """
     pods, stops, draws, static, load = borrowed((pods, stops, draws, static, load))
     terms, kinds, shapes, kept, values = borrowed((terms, kinds, shapes, kept, values))

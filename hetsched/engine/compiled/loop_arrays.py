@@ -14,7 +14,8 @@ from hetsched.engine.cluster.columns import Floats, Ints
 from .terms import NOWHERE, GpuDemands
 
 BLOCK = 64
-# Columns that are used together fit the L1 cache; not a power of two, so that they do not evict each other.
+# Number of nodes for which the columns that are used together fit the L1 cache. It is not a power of two, so that these
+# columns do not evict each other.
 CHUNK = 504
 
 
@@ -24,8 +25,8 @@ class Terms(NamedTuple):
     weight: Floats  # 0 for a filter
     static: Ints
     load: Ints
-    cards: bool  # whether the free milli of all GPUs of a node are read
-    each_card: bool  # whether the free milli of single GPUs are read
+    cards: bool  # whether a formula reads the sum of a node's free milli-GPUs
+    each_card: bool  # whether a formula reads the free milli-GPUs of single GPUs
     card_worth: Floats  # (G, N)
 
 
@@ -71,13 +72,13 @@ class ShapeTotals(NamedTuple):
 
 
 class NodeValues(NamedTuple):
-    """Values of the nodes that no shape changes, cached for all shapes. Array shapes: N nodes, R resources.
+    """Values of the nodes that do not depend on a shape, cached for all shapes. Array shapes: N nodes, R resources.
 
     `least_free[r, c]` is at most the free amount of resource r on every node of chunk c; the last column applies to all
     nodes. It does not rise when a node gets more free capacity.
     """
 
-    free_milli: Ints  # (N,) free milli of all healthy GPUs of the node, 0 if no formula reads it
+    free_milli: Ints  # (N,) sum of the free milli-GPUs of the node's healthy GPUs, 0 if no formula reads it
     least_free: Ints  # (R, chunks + 1)
     seen: Ints  # (1,) length of the log at the last update, -1 for never
 
@@ -88,7 +89,7 @@ class Scratch(NamedTuple):
     every: Ints  # (N,) the rows of all nodes
     totals: Floats  # (N rounded up to whole blocks,) of a shape whose totals are not cached
     greatest: Floats  # maximum of each block of `totals`
-    rows: Ints  # this and all following: for one chunk of nodes
+    rows: Ints  # this field and all that follow hold one chunk of nodes
     total: Floats
     usable: Ints  # GPUs as bit sets
     free_milli: Ints

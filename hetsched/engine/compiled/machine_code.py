@@ -3,10 +3,10 @@
 numba's cache is keyed by the file of the called function, so a change in a callee is not noticed. A `Linker` compiles a
 function together with all functions that it calls, and adds a digest of their code and constants to its name. The cache
 files are named after the function. Processes that compile different versions at the same time therefore write different
-files; numba rewrites the index of a file without a lock. Functions marked with `loop_function` remain plain functions
-in their modules, so plugins do not import numba.
-Invariant: two functions of the same name have the same machine code. If a process loads two cached loops, a symbol of
-the second refers to the function of the first that has this name.
+files, which is necessary because numba rewrites the index of a file without a lock. Functions marked with
+`loop_function` remain plain functions in their modules, so plugins do not import numba.
+Invariant: two functions of the same name have the same machine code. This is necessary because, if a process loads two
+cached loops, a symbol of the second loop refers to the function of the same name in the first.
 """
 
 from __future__ import annotations

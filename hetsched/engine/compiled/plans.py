@@ -1,15 +1,14 @@
 """The compiled loop's data of a policy and of every shape, laid out as arrays.
 
-A shape is covered if each plugin of the policy is one of
-    STATIC              its results are cached by its static key, and become part of the shape's base totals
-    compiled            it declares a `compiled_term` or `compiled_filter` that covers its parameters and the shape
-    selective           it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); these
-                        shapes and pods are left to the cycle
-    any other plugin    that skips the shape (SKIP)
-and no score is normalised. Every other shape is left to the cycle. A shape with inter-pod rules, claims, devices or
-zones is also left to the cycle, because placing it changes more than the loop's columns. Shapes share equal parts: a
-*kind* is a set of resources, a *base* the results of STATIC plugins, a *variant* the formulas that run and their
-numbers.
+A shape is covered if no score is normalised and each plugin of the policy is of one of these kinds:
+    STATIC       its results are cached by its static key, and become part of the shape's base totals
+    compiled     it declares a `compiled_term` or `compiled_filter` that covers its parameters and the shape
+    selective    it declares which shapes or pods it handles (`handles`, `handled_pods`, `concerns`); the cycle
+                 schedules these shapes and pods
+    skipping     it skips the shape (SKIP)
+Every other shape is left to the cycle. A shape with inter-pod rules, claims, devices or zones is also left to the
+cycle, because placing it changes more than the loop's columns. Shapes share equal parts: a *kind* is a set of
+resources, a *base* the results of STATIC plugins, a *variant* the formulas that run and their numbers.
 Invariants: a position denotes the same shape until the epoch changes.
 """
 
@@ -361,7 +360,7 @@ class Plans:
             slot=none,
             delta=np.zeros((0, self.state.columns.layout.load_rows), np.int64),
             extra=np.zeros((0, 4), np.int64),
-            # Rows that are never written use address space but no memory. This also applies to the cached totals.
+            # Allocate all rows at once: rows that are never written use only address space. So do cached totals.
             bases=np.empty((most_bases, self._nodes)),
             candidates=np.zeros(most_bases, np.int64),
             code=np.zeros((0, terms), np.int64),
