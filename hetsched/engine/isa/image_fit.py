@@ -1,11 +1,11 @@
-"""Whether a pod's images have a build that runs on a node.
+"""Check whether a pod's images have a build that runs on a node.
 
 If an image has no build for the node's architecture, or only a build for newer cores, its container crashes in a loop.
-All images must offer the node's architecture, and the node must have the instruction set that they require there (the
-floor). If a node states only a lower bound, the baseline of its architecture (x86-64-v1, armv8.0-a, rv64gc) is assumed,
-because the kubelet that runs on the node requires it too. All other features beyond a lower bound are unknown. An
-emulator runs the images if it covers their floor for the emulated architecture. Architectures outside the lattice are
-compared by name.
+All images must offer the node's architecture, and the node must have the instruction set that the builds for this
+architecture require (the floor). If a node states only a lower bound of its instruction set, it is assumed to have the
+baseline of its architecture (x86-64-v1, armv8.0-a, rv64gc), because the kubelet that runs on it requires this baseline
+too. All other features beyond the lower bound are unknown. An emulator runs the images if it covers their floor for the
+emulated architecture. Architectures outside the lattice are compared by name.
 Source: public contract section 1; opencontainers/image-spec image-index.md; GORISCV64=rva20u64 of the Go toolchain.
 """
 
@@ -75,7 +75,7 @@ def image_gap(images: ImageDemand, offer: IsaReport) -> Refusal | None:
 
 
 def variant_warnings(images: ImageDemand, offer: IsaReport) -> tuple[str, ...]:
-    """Return warnings for images that a stock containerd refuses on a node although the node has what they need."""
+    """Return warnings for images that a stock containerd refuses on a node although the node can run them."""
     if not images.variants_only:
         return ()
     arch = offer.arch if offer.native is None else architecture(offered_isa(offer.native))

@@ -1,6 +1,6 @@
 """How a pod's instructions run on a node: natively, emulated, not at all, or unknown.
 
-The filter, the affinity and the grant use this module, in both modes (lattice and paper).
+The ISA filter, the ISA scores and the ISA grant use this module, in both modes (lattice and paper).
 
 A native requirement is compared with the node's native ISA. A requirement that allows emulation is compared with the
 node's emulators (`cross-isa`: with its cross toolchains; label QEMU: with both). `passes` sets the order:
@@ -9,9 +9,9 @@ node's emulators (`cross-isa`: with its cross toolchains; label QEMU: with both)
 Under `qemu-first`, a pod for which an emulator was found is granted native execution if the node can natively run the
 same requirement.
 
-`mode` sets how strings are compared: `lattice` uses the implications of extensions; `paper` compares the letters of
-two RISC-V labels and searches other labels as substrings of the node's, as published, and falls back to the lattice
-for strings without a rule in the publication (profiles, levels, other spellings of an architecture).
+`mode` sets how strings are compared: `lattice` uses the implications of extensions; `paper` compares, as published, the
+letters of two RISC-V labels, and searches the node's label for any other label as a substring. It compares strings for
+which the publication has no rule (profiles, levels, other spellings of an architecture) by the lattice.
 
 The result for a node without a stated ISA is unknown, not rejected. A feature beyond a lower bound (`complete` false)
 is also unknown, unless the source of the report rules the feature out (`absent`). The pod's images must run in the same
@@ -238,7 +238,7 @@ def _is_label(required: str) -> bool:
 
 
 def _could_be_more(passes: Passes, demand: IsaDemand, offer: IsaReport) -> bool:
-    """Return whether the node states only a lower bound and may have what the demand requires beyond it."""
+    """Return whether the node states only a lower bound and may have the required features beyond it."""
     if offer.complete or offer.native is None:
         return False
     return any(may_have(offer, required_isa(text)) for text in _native_needs(passes, demand))

@@ -46,7 +46,7 @@ def may_have(offer: IsaReport, required: Isa) -> bool:
 
 
 def missing_features(offer: IsaReport, required: Isa) -> tuple[str, ...]:
-    """Return the required features that a node with a lower bound is known to lack, or else the lacking levels."""
+    """Return the required features, or else the required levels, that a node with a lower bound is known to lack."""
     features = tuple(name for name in offer.absent if name in required.needed)
     levels = (name for name in offer.absent if _is_level(name) and required_isa(name).extensions <= required.needed)
     return features or tuple(levels)
@@ -58,7 +58,7 @@ def _is_level(name: str) -> bool:
 
 @lru_cache(maxsize=16)
 def covering_counts(offers: tuple[IsaReport, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return, for each ISA report, the number of nodes that run everything that it offers natively, at least 1.
+    """Return, for each ISA report, the number of nodes that natively run everything that its nodes run, at least 1.
 
     `nodes` has the number of nodes with each report. An unknown ISA is not rare: its count is that of all nodes.
     """
