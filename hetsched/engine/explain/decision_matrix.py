@@ -21,7 +21,7 @@ from hetsched.engine.framework.status import SKIP
 
 from .diagnosis import first_reasons
 
-# To find at most this many best rows, a repeated search for the maximum is faster than sorting.
+# Find at most this many best rows by repeated searches for the maximum, which is faster than sorting.
 _FEW = 8
 
 Column = tuple[ActivePlugin, Floats, Floats]

@@ -5,11 +5,10 @@ waiting can help. Every node is counted for the first filter, in policy order, t
     misconfigured  the pod's own request is invalid;
     never-fits     no node fits even when empty: no pods, Ready, uncordoned, without condition taints; rules between
                    pods are assumed to be satisfiable;
-    not-now        otherwise. A node that is rejected only because a fact is unknown is a candidate, and so is a
-                   node that no single filter rejects both now and when empty.
-The filters of the decision run as full evaluations, outside the hot path. The events to wait
-for are those of the first filter that rejects each node: no node becomes feasible before one of these filters changes
-its result.
+    not-now        otherwise. A node counts as a possible fit if it is rejected only because a fact is unknown, or if
+                   no single filter rejects it both now and when empty.
+The filters of the decision run as full evaluations, outside the hot path. The events to wait for are those of the first
+filter that rejects each node: no node becomes feasible before one of these filters changes its result.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _HEADS = {
 # Maximum number of reasons in the summary. If there are more, it names one reason fewer and counts the rest.
 _MOST_REASONS = 5
 
-# Maximum number of nodes, per reason, that could take the pod when empty.
+# Maximum number of nodes named per reason, of those that would fit the pod if they were empty.
 _MOST_CANDIDATES = 8
 
 
@@ -195,7 +194,7 @@ def diagnose(scheduler: Handle, pod: PodSpec) -> Diagnosis:
 
 
 def _pod_diagnosis(scheduler: Handle, request: Request) -> Diagnosis | None:
-    """Return the diagnosis of a plugin that refuses the pod on all nodes without evaluating them, else None."""
+    """Return the diagnosis if a cluster-scoped plugin gives a verdict on the pod as a whole, else None."""
     nodes = len(scheduler.state.reports)
     for plugin in scheduler.policy.pre_filters:
         if plugin.info.scope is Scope.CLUSTER:

@@ -124,7 +124,7 @@ def _answer(candidate: _Candidate, names: list[str]) -> NearestFit:
 
 
 class _FieldSearch:
-    """One search: the fields of one request, and the filters that test them."""
+    """Search for one request: relax its fields, and test the changed requests with the filters."""
 
     def __init__(self, scheduler: Scheduler, pod: PodSpec, budget: SearchBudget) -> None:
         state = scheduler.state

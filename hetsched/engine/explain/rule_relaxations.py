@@ -35,7 +35,10 @@ Options = Callable[[Shape, Rows], Iterable[Step]]
 
 
 class FieldOptions:
-    """A field without a number; `options` are its changes, given the nodes that fit without the field."""
+    """Relaxation of a field that is not a number.
+
+    `options` yields the changes of the field, given the shape and the rows of the nodes that fit without the field.
+    """
 
     def __init__(self, loosest: Apply, options: Options) -> None:
         self.loosest = loosest
@@ -142,7 +145,10 @@ def _term_options(shape: Shape, rows: Rows) -> Iterator[Step]:
 
 
 def _taint_options(state: ClusterState, shape: Shape, rows: Rows) -> Iterator[Step]:
-    """Yield steps that add the tolerations missing for a set of taints: small sets first, then sets of many nodes."""
+    """Yield steps, each of which adds the tolerations that are missing for one set of taints.
+
+    Smaller sets come first; of sets of equal size, the one that more nodes have.
+    """
     ids, counts = np.unique(state.columns.field("taint_set")[rows], return_counts=True)
     nodes: dict[tuple[Taint, ...], int] = {}
     for taint_set, count in zip(ids.tolist(), counts.tolist(), strict=True):

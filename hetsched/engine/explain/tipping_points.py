@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hetsched.engine.framework.cycle import Scheduler
 
 _DIGITS = 6
-# Totals are sums of a few products; a smaller difference is rounding.
+# Totals are sums of a few products. If two of them differ by less than this value, the difference is rounding.
 _EQUAL = 1e-9
 
 
