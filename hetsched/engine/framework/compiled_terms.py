@@ -4,17 +4,20 @@ A plugin declares these attributes of its class:
     compiled_term          its score, as formulas over stretches of nodes
     compiled_filter        its filter: a filter built into the loop, or formulas that exclude nodes
     compiled_reserve       how the loop gets the allocation that `reserve` would return
-    evicts_lower_priority  PostFilter: victims have a lower priority than the pod, and the pod must allow preemption
+    evicts_lower_priority  true if its PostFilter selects only victims of lower priority than the pod, and only for pods
+                           that allow preemption
 A formula is a function marked with `loop_function`. Its parameters are:
     total (n,)   totals of a stretch of nodes; a formula adds `weight * score`, or sets refused nodes to -inf
     weight       weight of the plugin in the policy
     nodes        the stretch: `static` and `load` are the blocks of columns, `first` and `last` its bounds in them,
-                 `rows` (n,) the rows of the cluster, `cards_milli_free` (n,) the free milli of all healthy GPUs of each
+                 `rows` (n,) the rows of the cluster, `cards_milli_free` (n,) the sum of the free milli-GPUs of each
                  node, if the term lists it in `fields`
     at           first row of each field in its block (`compiled.terms.FieldRows`)
-    delta, extra (L,), (4,)  the pod's contribution to a load column, and its expected use minus its requests
+    delta        (L,) the pod's contribution to a load column
+    extra        (4,) the pod's expected use minus its requests
     given        the numbers that `inputs` returned for the shape, padded with zeros
-    cards        usable GPUs per node as bit sets (n,), value of each GPU (G, N), both blocks for all nodes
+    cards        a tuple: usable GPUs per node as bit sets (n,), value of each GPU (G, N), and the blocks `static` and
+                 `load` for all nodes
 It may call other marked functions and NumPy; `compiled.machine_code` compiles them when a batch first needs them.
 Invariants: a formula equals the plugin's NumPy method bit for bit: same integers, same floating-point operations in
 the same order. Excluded nodes keep -inf.
@@ -78,9 +81,9 @@ class CompiledTerm(NamedTuple):
     `inputs(plugin, request, state, cards)` selects the formula of a shape, with numbers from the plugin's parameters
     and the result of its PreScore or PreFilter; `cards` is the policy's GPU filter, if any. `inputs` returns SKIP if
     the plugin skips the shape, and None if no formula covers these parameters; the shape is then left to the scheduling
-    cycle. Shapes with the same `key` get the same input. `fields` are the fields that a formula reads beyond CPU and
-    memory, or `cards_milli_free`; for `allocatable` these are the resources with measured use; `used` itself is not
-    listed.
+    cycle. Shapes with the same `key` get the same input. `fields` are the fields that a formula reads in addition to
+    allocatable and requested CPU and memory. The entry `allocatable` covers only the resources with measured use, and
+    `cards_milli_free` the sum of each node's free milli-GPUs, which is not a field.
     `card_worth(plugin, state)` returns the value of each GPU, (G, N); at most one plugin of a policy may define it.
     """
 

@@ -217,10 +217,10 @@ class Scheduler:
         self._undo_rejected()
 
     def undo(self, outcome: Outcome) -> None:
-        """Undo a placement and the placements that waited for it; later placements may exist. Undoing twice has no
-        effect.
+        """Undo a placement and the placements that waited for it; a second call has no effect.
 
-        This restores the pods that were evicted for the placement, so undo several placements in reverse order.
+        Later placements may exist. This restores the pods that were evicted for the placement, so undo several
+        placements in reverse order.
         """
         self._undo_placement(outcome)
         self._undo_rejected()

@@ -11,7 +11,7 @@ from hetsched.contracts.waits import WaitsFor
 
 
 class FunnelStep(msgspec.Struct, frozen=True, rename="camel"):
-    """One step of the funnel: the number of nodes before and after one filter."""
+    """One filter of the diagnosis, with the number of nodes that were feasible before and after it."""
 
     plugin: str
     before: int

@@ -4,8 +4,8 @@ The other scheduler knows requests and labels, but no instruction sets, GPUs, NU
 and scores of our policy evaluate the nodes of its request.
     filter       a node fits if every filter accepts it and, for the `_MOST_RESERVED` best nodes, a trial reservation
                  succeeds. A node is FailedAndUnresolvable if preemption of other pods would not help
-    prioritize   10 only for the node that our own cycle would select among these; 0 to 9 for the others, linear between
-                 the lowest and the highest total of the nodes of the request
+    prioritize   10 only for the node of the request that our own cycle would select; 0 to 9 for its other nodes, linear
+                 between the lowest and the highest total of the nodes of the request
     preempt      the victims of the other scheduler, if the pod fits after their removal. Otherwise further pods of
                  lower priority are added, the least important first, and those that can be reprieved are removed again.
                  Members of a gang and pods under a disruption budget are never added
@@ -37,7 +37,10 @@ UNKNOWN_NODE = "are not known to hetsched yet"
 
 
 class FilteredNodes(msgspec.Struct):
-    """Result of the filter call: feasible nodes, and nodes where preemption may (`rejected`) or cannot help."""
+    """Result of the filter call: feasible nodes, and the reasons of all other nodes by name.
+
+    Preemption may help on the nodes in `rejected`, but not on those in `unresolvable`.
+    """
 
     feasible: list[str] = []
     rejected: dict[str, str] = {}

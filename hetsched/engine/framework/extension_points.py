@@ -12,14 +12,14 @@ import enum
 
 
 class Reads(enum.StrEnum):
-    """Whether a plugin's result depends on placements; STATIC results are cached until the inventory changes."""
+    """Dependence of a plugin's result on placements; STATIC results are cached until the inventory changes."""
 
     STATIC = "static"
     LOAD = "load"
 
 
 class Scope(enum.StrEnum):
-    """Whether a plugin's result for a row depends on that row only, or on the whole cluster (then never cached)."""
+    """Dependence of a plugin's result for a row: on that row only, or on the whole cluster (then never cached)."""
 
     ROW = "row"
     CLUSTER = "cluster"

@@ -1,11 +1,11 @@
 """Gangs: pods that start together or not at all.
 
 Two gangs that each reserve half of the resources that they need would deadlock. A rejected gang therefore reserves
-nothing, and its other members are not tried. The state tracks which members are placed, by any scheduler. A caller that
-has the complete queue registers it, so that the remaining members are known. A gang is rejected as soon as its placed
-and untried members together are fewer than the minimum, and remains rejected until the next queue is registered. The
-first member without a feasible node is recorded with its reasons. Without a registered queue, only the placed members
-are known.
+nothing, and the scheduler does not attempt to place its other members. The state tracks which members are placed, by
+any scheduler. A caller that has the complete queue registers it, so that the remaining members are known. A gang is
+rejected as soon as its placed members and the members that the scheduler has not attempted yet are together fewer than
+the minimum. It remains rejected until the next queue is registered. The first member without a feasible node is
+recorded with its reasons. Without a registered queue, only the placed members are known.
 Source: Kubernetes scheduler-plugins, KEP-2 and KEP-42 (coscheduling).
 Invariants: `placed` equals a full scan of the placed pods; a copy of the registry has the placed members but no
 registered queue.
@@ -46,10 +46,11 @@ def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
 
 
 class GangMembers:
-    """Members of one gang in a registered queue, with the results of those that were tried.
+    """Members of one gang in a registered queue, with the results of the scheduler's attempts to place them.
 
-    `refusal` is why the gang was rejected. `breaker` is the first member without a feasible node, with its diagnosis;
-    `never` holds the members that fit no node even when it is empty.
+    `untried` holds the members without an attempt. `refusal` is why the gang was rejected. `breaker` is the first
+    member without a feasible node, with its diagnosis; `never` holds the members that fit no node even when it is
+    empty.
     """
 
     __slots__ = ("_known", "breaker", "checked", "members", "never", "refusal", "unfit", "untried")
@@ -65,7 +66,7 @@ class GangMembers:
         self._known: dict[Shape, Verdict] = {}
 
     def has_failed(self, shape: Shape) -> bool:
-        """Return whether a member of this shape was tried and had no feasible node."""
+        """Return whether the scheduler has attempted to place a member of this shape and found no feasible node."""
         return shape in self._known
 
     def missed(self, pod: PodSpec, diagnosis: Diagnosis | None) -> None:
@@ -86,7 +87,7 @@ class Gangs:
         self.backoff_until: dict[str, float] = {}  # gang -> end of its back-off on the caller's clock, seconds
 
     def charge(self, pod: PodSpec, sign: int) -> None:
-        """Count a member that is placed (`sign` 1) or removed (-1); pods without a gang are ignored."""
+        """Add a placed member to its gang (`sign` 1), or remove it (-1); pods without a gang are ignored."""
         key = gang_key(pod)
         if key is None:
             return
@@ -99,7 +100,7 @@ class Gangs:
                 del self.placed[key]
 
     def register_queue(self, pods: Iterable[PodSpec]) -> None:
-        """Set the complete list of pods that the caller will try, and discard the results of the previous list."""
+        """Set the complete list of pods that the caller will attempt, and discard the results of the previous list."""
         self.groups = {}
         for pod in pods:
             key = gang_key(pod)
@@ -113,14 +114,14 @@ class Gangs:
                 group.untried.add(pod.key)
 
     def mark_tried(self, pod: PodSpec) -> None:
-        """Mark a registered member as tried."""
+        """Record that the scheduler has attempted to place a registered member."""
         if pod.gang is not None:
             group = self.group_of(pod)
             if group is not None:
                 group.untried.discard(pod.key)
 
     def group_of(self, pod: PodSpec) -> GangMembers | None:
-        """Return the members of the pod's gang in the registered queue, or None if it lacks the pod."""
+        """Return the members of the pod's gang in the registered queue, or None if the pod is not in the queue."""
         group = self.groups.get(gang_key(pod) or "")
         return group if group is not None and pod.key in group.members else None
 

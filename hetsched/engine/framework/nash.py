@@ -35,7 +35,7 @@ _QUANTA = 1e9  # 1 / _QUANTUM
 
 
 class FourResources(NamedTuple):
-    """Which of the four resources the cluster has: positions in `used` and rows of `allocatable`, (k,) each."""
+    """The subset of the four resources that the cluster has: positions in `used`, rows of `allocatable`, (k,) each."""
 
     used: Rows
     allocatable: Rows
@@ -126,7 +126,7 @@ def gain(request: Request, nodes: Window, resources: FourResources, dispersion: 
 
 
 def ranked(gains: Floats, mean: Floats) -> Floats:
-    """Return gains in which equal values (to nine digits) are ordered by the lower mean."""
+    """Return the gains rounded to nine digits; of equal gains, the one with the lower mean becomes the greatest."""
     return (np.rint(gains * _QUANTA) - 0.25 * mean) * _QUANTUM
 
 

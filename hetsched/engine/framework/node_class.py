@@ -32,7 +32,7 @@ def gpu_nodes(nodes: Window) -> Bools:
 
 
 def gpu_node_ratio(state: ClusterState) -> float:
-    """Return GPU nodes / nodes, 0-1, over the schedulable workers: Ready, uncordoned, no control plane."""
+    """Return the share of GPU nodes among the schedulable workers (Ready, uncordoned, no control plane), 0-1."""
     ratio: float = state.once("gpu-node-ratio", lambda: _gpu_node_ratio(state))
     return ratio
 

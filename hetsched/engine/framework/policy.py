@@ -2,7 +2,7 @@
 
 The order of `PolicySpec.plugins` is the order of filters; a plugin that is not listed is disabled. At most one plugin
 sorts the queue; the default order is priority, then submission. Under a policy with Permit plugins, the members of a
-gang are tried directly after one another, so that no other pod is rejected because of their reservations.
+gang are scheduled directly after one another, so that no other pod is rejected because of their reservations.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Policy:
     def queue(
         self, pods: Sequence[PodSpec], state: ClusterState, behind: Mapping[str, float] | None = None
     ) -> Iterator[PodSpec]:
-        """Register pods, given in submission order, and yield them in the order in which to try them on `state`.
+        """Register pods, given in submission order, and yield them in the order in which to schedule them on `state`.
 
         If the order follows placements, the caller must decide each pod before it draws the next. `behind` is described
         in `by_decision_time`.
@@ -194,7 +194,7 @@ class Policy:
 
 
 def by_decision_time(pods: Sequence[PodSpec], behind: Mapping[str, float]) -> list[Sequence[PodSpec]]:
-    """Return the pods in groups to be tried one after another.
+    """Divide the pods into groups, which are scheduled one after another.
 
     `behind` maps namespaces that used more than their share of decision time to the seconds used. At equal priority,
     their pods follow the pods of all other namespaces, the namespace with the least time first. A gang has the priority

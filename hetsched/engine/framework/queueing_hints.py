@@ -47,7 +47,7 @@ _SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses"})
 
 
 def differences(before: NodeReport, after: NodeReport) -> frozenset[Event]:
-    """Return the kinds of events between two reports of a node; a changed field without a kind returns all kinds."""
+    """Return the kinds of events between two reports of a node, or all kinds if a changed field has none of its own."""
     changed = {name for name in NodeReport.__struct_fields__ if getattr(before, name) != getattr(after, name)}
     changed -= _SAYS_NOTHING
     if not changed <= _OF_FIELD.keys():

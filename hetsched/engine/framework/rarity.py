@@ -1,9 +1,9 @@
-"""Rarity of nodes: find pods that occupy a rare node without needing what makes it rare.
+"""Rarity of nodes: find pods that occupy a rare node without needing its rare properties.
 
 Three properties make a node rare, and a pod may need each of them:
     cards   the node has healthy GPUs                    a pod needs it if it requests a GPU
-    isa     at most `_FEW` of all nodes run all that     a pod needs it if no more nodes can run the pod than could
-            it runs, by the ISA lattice                  replace this one
+    isa     at most `_FEW` of all nodes can run all      a pod needs it if the number of nodes that can run the pod
+            that this node runs, by the ISA lattice      is not greater than the number of these nodes
     size    it has `_LARGE` times the median CPU, or     a pod needs it if it requests whole CPUs in one NUMA
             more zones than the median node              zone, or more CPU than the median node has
 A pod is misplaced ("narrow") on a rare node if it needs none of the node's rare properties but another pod does: a

@@ -29,7 +29,7 @@ def width(shape: Shape) -> int:
 class CompiledShape:
     """Compiled form of a shape: its contribution to a node's load.
 
-    Shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) one pod's
+    Array shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) one pod's
     contribution to a node's load column, `expected_extra` (4,) expected use minus requests, or None. `has_rules` is
     true if the shape has inter-pod affinity or host ports, `kubelet_pins` if a kubelet with the static CPU policy would
     give it exclusive CPUs, `zoned_devices` if it requests devices with known zones. `width` is its cost in memory and

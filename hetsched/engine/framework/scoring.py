@@ -34,9 +34,10 @@ _MANY_CHANGES = 200
 class Evaluation:
     """Cached evaluation of one shape on one state under one policy.
 
-    `scores` are the plugins that take part; cluster-scoped plugins are included before their PreScore runs.
-    `row_refusal` is the refusal of the shape by a PreFilter plugin, `refusal` that of the pod evaluated last.
-    Shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
+    `scores` are the score plugins that take part, including cluster-scoped plugins, whose PreScore runs later.
+    `row_refusal` is the refusal by a row-scoped PreFilter plugin, which applies to all pods of the shape. `refusal` is
+    the refusal of the pod evaluated last, by any PreFilter plugin.
+    Array shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """Taints and tolerations.
 
-A toleration matches a taint if its effect is empty or equal, its key is empty or equal, and its operator is Exists, or
-Equal with the same value. NoSchedule and NoExecute taints keep a pod off a node unless a toleration matches;
-PreferNoSchedule taints only lower the node's score.
+A toleration matches a taint if its effect is empty or that of the taint, its key is empty or that of the taint, and its
+operator is Exists, or Equal with the value of the taint. NoSchedule and NoExecute taints keep a pod off a node unless a
+toleration matches; PreferNoSchedule taints only lower the node's score.
 Source: Kubernetes documentation, "Taints and Tolerations"; kube-scheduler's TaintToleration plugin.
 """
 

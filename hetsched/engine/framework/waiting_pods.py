@@ -1,8 +1,8 @@
 """Waiting-pods map: placements that are assumed but wait for a permit.
 
-A waiting placement keeps its reservation until it is allowed by every plugin that makes it wait, rejected, or timed
-out. The scheduler immediately undoes placements that are rejected during a cycle; the caller undoes the placements that
-it rejects or lets expire.
+A waiting placement keeps its reservation until every plugin that makes it wait allows it, a plugin rejects it, or it
+times out. The scheduler immediately undoes placements that are rejected during a cycle; the caller undoes the
+placements that it rejects or lets expire.
 Invariant: a key occurs at most once.
 """
 
