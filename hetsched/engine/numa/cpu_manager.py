@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 
 class Cpu(NamedTuple):
-    """One CPU; `zone` is a position. Core, socket and cache are identified by any sortable number."""
+    """One CPU; `zone` is the position of its zone. Core, socket and cache are identified by any sortable number."""
 
     id: int
     zone: int
@@ -181,8 +181,8 @@ class _Accumulator:
         """Take each completely free part of a level, in order, that is not larger than the CPUs still needed."""
         free = [part for part in ordered() if (parts[part] & self.available).bit_count() == size(part)]
         for part in free:
-            # The kubelet compares with the mean size of the parts, so if cores are unequal, a part of another size may
-            # be considered free.
+            # Check the actual size too: the kubelet compares with the mean size of the parts, so if cores are unequal,
+            # it may consider a part of another size free.
             if 0 < parts[part].bit_count() <= self.needed:
                 self._take(parts[part] & self.available)
 

@@ -35,7 +35,10 @@ def stated_amount(zone: NumaZone, resource: str) -> int | None:
 
 
 def use_of(zone: NumaZone, resource: str, allocatable: int) -> int:
-    """Return the used part of `allocatable`, 0 if the zone does not report `available`; both exclude reserved parts."""
+    """Return the used part of `allocatable`, 0 if the zone does not report `available`.
+
+    `allocatable` and `available` do not include reserved parts.
+    """
     return allocatable - min(zone.available.get(resource, allocatable), allocatable)
 
 
@@ -49,7 +52,7 @@ def availability(report: NodeReport) -> list[object]:
 
 
 def devices_by_zone(names: Iterable[str], zones: int) -> dict[str, int]:
-    """Return resource -> number for the devices that are counted per zone, as many as `MOST_ZONED_ROWS` allows."""
+    """Number the resources whose devices are counted per zone, in name order, as many as `MOST_ZONED_ROWS` allows."""
     most = MOST_ZONED_ROWS // max(zones, 1)
     return {name: number for number, name in enumerate(sorted(names)[:most])}
 

@@ -51,9 +51,10 @@ class ZoneResources(NamedTuple):
 
 
 class KubeletPolicy(NamedTuple):
-    """Kubelet settings other than its topology policy; `numa_nodes` includes those without CPUs, 0: one per zone.
+    """Kubelet settings other than its topology policy.
 
-    `distances` is the distance matrix of the zones, by position; empty if unknown.
+    `numa_nodes` is the number of NUMA nodes, including those without CPUs; 0 means one NUMA node per zone. `distances`
+    is the distance matrix of the zones, by position; empty if unknown.
     """
 
     options: KubeletOptions = KubeletOptions()
@@ -174,9 +175,10 @@ class DeviceManager:
 
 
 def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -> tuple[list[int], int]:
-    """Return the affinities with enough free resources, and the smallest size that would suffice if all were free.
+    """Return the affinities with enough free resources, and the smallest number of zones that would suffice.
 
-    An affinity is a set of at most `largest` zones that have the resource, including all zones in `needed`.
+    The smallest number assumes that all resources are free. An affinity is a set of at most `largest` zones that have
+    the resource, including all zones in `needed`.
     """
     zones = tuple(zone for zone, count in enumerate(total) if count)
     least = len(zones) if largest >= len(zones) else len(zones) + 1
@@ -204,7 +206,7 @@ def counted_topology(cpus: Counts) -> Topology:
 
 
 def _highest_per_zone(topology: Topology, counts: Counts) -> int:
-    """Return the CPUs of each zone with the highest ids, as many as its entry in `counts`."""
+    """Return, as bits, the CPUs with the highest ids of each zone, as many per zone as `counts` states."""
     return keep_highest(topology, topology.all, counts)
 
 

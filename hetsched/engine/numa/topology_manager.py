@@ -9,7 +9,7 @@ preference returns None; a provider that cannot serve the request returns an emp
 Merge   one hint of each resource, with the intersection of their affinities; preferred if all are preferred and
         equal. The best hint is a preferred one; among these, the order is fewest zones, then
         (`prefer-closest-numa-nodes`) smallest mean distance, then lowest ids. If none is preferred, the best hint has
-        the largest size that does not exceed the largest of the resources' smallest hints.
+        the largest size up to a limit: the greatest among the sizes of the smallest hint of each resource.
     none, best-effort   admits any hint
     restricted          admits if the best hint is preferred
     single-numa-node    admits if a preferred hint of one zone exists for every resource
@@ -215,7 +215,8 @@ def _fitness(mask: int, distances: tuple[Counts, ...]) -> tuple[int, float, int]
 def _best_fallback(stated: Sequence[Hints], zones: int, distances: tuple[Counts, ...]) -> int:
     """Return the affinity under `best-effort` if no merged hint is preferred.
 
-    Its size does not exceed the largest of the resources' smallest hints, if a merged hint of such a size exists.
+    The limit is the greatest among the sizes of the smallest hint of each resource. The result is the largest merged
+    hint up to this limit or, if there is none, the best of all merged hints.
     """
     everywhere = (1 << zones) - 1
     target = max(min((mask.bit_count() for mask, _ in hints), default=0) for hints in stated)

@@ -27,8 +27,8 @@ _TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": F
 class Setup(NamedTuple):
     """Topology settings of a node; a cluster has only a few distinct ones.
 
-    `aware` is the default for pods that do not state it, `pins` means that the kubelet pins CPUs by itself. `kubelet`
-    holds the other inputs of the kubelet's verdict.
+    `aware` is true if pods that do not state topology awareness are treated as aware, `pins` if the kubelet pins CPUs
+    by itself. `kubelet` holds the other inputs of the kubelet's verdict.
     """
 
     zoned: bool = False
@@ -40,7 +40,7 @@ class Setup(NamedTuple):
 
 
 def setup_of(report: NodeReport) -> Setup:
-    """Derive a node's topology settings: awareness by its label, else by the kubelet's `single-numa-node`."""
+    """Derive a node's topology settings; `aware` is its label's value, else true for the policy `single-numa-node`."""
     numa = report.numa
     if numa is None:
         return Setup()

@@ -1,15 +1,18 @@
 """NUMA demand of a pod: where it fits, and which zones it gets.
 
-Containers with whole CPU requests equal to their limits are summed, init containers excluded. On a node that treats
-the pod as topology-aware (by the pod's own setting, else the node's label, else a kubelet with `single-numa-node`)
-    one zone has free CPU >= the sum (and free memory, if memory counts);
-    the pod gets the zone with the most free CPU, among the zones with its GPUs if there are any, ties by lowest name
-and on other nodes the pod may cross zones:
-    whole = floor(effective CPU) - taken, in whole CPUs, at least 0;  sum of whole >= the requested CPUs
-    zones by whole, then free CPU, then name, each contributing its CPUs until the pod has enough
+The demand is the sum of whole CPU requests that are equal to their limits, over all containers except init containers.
+A pod is topology-aware on a node by its own setting, else by the node's label, else if the kubelet has the policy
+`single-numa-node`. An aware pod gets one zone:
+    it fits if a zone has free CPU >= the sum (and enough free memory, if memory counts);
+    it gets the zone with the most free CPU, among the zones with its GPUs if there are any, ties by lowest name
+Any other pod may cross zones:
+    whole of a zone = floor(effective CPU) - taken, in whole CPUs, at least 0;
+    it fits if the sum of whole over the zones >= the requested CPUs;
+    it gets CPUs of the zone with the most whole (ties: most free CPU, lowest name), then of the next zone, and
+    so on until it has enough
 A zone with enough free CPU has as many CPUs to pin, because allocatable does not exceed the named CPUs. For an aware
 pod without whole CPUs, the sum is its total request, and it gets no named CPUs. On nodes with a static CPU manager the
-kubelet decides; a pod that requires zones is not placed where they are unknown.
+kubelet decides; a pod that requires zones is not placed on a node whose zones are unknown.
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`; public contract section 1.
 """
 
@@ -45,9 +48,9 @@ class ZoneDemand:
     """A shape's NUMA demand, evaluated for the topology setups of one state.
 
     `asked` is true if the pod itself requests zones; otherwise the pod is bound to zones only on nodes that treat it as
-    aware. `cpus` are its whole CPUs, 0 if only its amount is counted; `cards` is its GPU demand, and `local` requires
-    an aware pod's GPUs in its zone. `aware`, `bound`, `unknown` (S,) by setup: how the pod is treated, whether it is
-    bound to zones, and whether its zones are unknown.
+    aware. `cpus` are its whole CPUs, 0 if it has none and only its amount is counted; `cards` is its GPU demand, and
+    `local` requires an aware pod's GPUs in its zone. `aware`, `bound` and `unknown` have shape (S,), one value for each
+    of the S setups: whether the pod is treated as aware, is bound to zones, and has unknown zones.
     """
 
     __slots__ = (
