@@ -6,10 +6,10 @@ can be reprieved. Pods whose eviction would violate a disruption budget are repr
 gangs first and then small pods before large ones of the same priority, is tried too, because it often needs fewer
 victims.
 
-The best node and order is the one with, compared in this order, the smaller
+The best node and order has the smallest cost. The cost consists of these values, compared in this order:
     1 victims that violate a disruption budget    2 highest priority of a victim
     3 sum of priorities + 2^31 per victim, so effectively fewer victims, then lower ones     4 number of victims
-    5 run time: the latest start of the longest-running victim of highest priority      6 node name
+    5 run time of the longest-running victim of highest priority      6 node name
 `bounds` gives a lower bound of each node's cost. Nodes are examined in the order of their bounds, until no bound is
 lower than the best result, or `most_nodes` were examined. If a result depends on its node alone, it is cached until
 the node changes.
@@ -243,7 +243,7 @@ class VictimSearch:
         return broken
 
     def _sizes(self, row: int) -> Callable[[Unit], float]:
-        """Return a function for the share of the row's shortfall (amounts, GPU shares) that a unit releases."""
+        """Return a function that maps a unit to the share of the row's shortfall (amounts, GPUs) that it releases."""
         columns, demand = self.state.columns, self.request.shape.gpu
         resources, short = self._short(np.array([row], np.intp))
         lacking = short[:, 0] > 0
