@@ -1,8 +1,8 @@
 """Prefer the node with the least free CPU and GPU after the placement, as the openb study's best fit does.
 
 Rule: score = int(100 * (1 - (left_cpu / largest_cpu + left_gpu / largest_gpu) / 2)).
-`left_*` is the free amount after the placement, `largest_*` the capacity of the largest node of the cluster. GPU is the
-sum over all GPUs in milli; it is also compared for pods that request no GPU.
+`left_*` is the free amount after the placement, `largest_*` the capacity of the largest node of the cluster. The GPU
+amount is the sum over all GPUs of a node in milli-GPUs; it is also compared for pods that request no GPU.
 Source: the BestFit baseline of Weng et al. (USENIX ATC 2023): weights 0.5 and 0.5, largest node 128 cores and 8 GPUs.
 Its simulator then stretches the scores to 0-100, which does not change the order. The plugin `tightest-fit` is a
 variant with parameters.

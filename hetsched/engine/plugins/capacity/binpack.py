@@ -6,7 +6,7 @@ Rule: utilisation u_r = (requested_r + request_r) / capacity_r in percent; line(
     upstream   the same in integers, as kube-scheduler computes it: percent truncated, points times 10, divisions
                truncated, a resource whose score is 0 is left out of both sums, the mean is rounded half up
 A request above the capacity scores line(100). A resource that the node lacks is left out of its score. GPU resources
-are counted in milli of the node's GPUs if these are known.
+are counted in milli-GPUs if the GPUs of the node are known.
 Source: kube-scheduler, noderesources/requested_to_capacity_ratio.go; Kubernetes Scheduling Framework.
 Example: points (0,0) (100,10), weights 1:1, GPU 3 of 4, CPU 16 of 32: plain (7.5 + 5) / 2 = 6.25 -> 62.5; upstream (75
 + 50) / 2 = 62.5 -> 63.

@@ -1,8 +1,8 @@
 """Prefer the node whose free capacity is least aligned with the request (dot product).
 
 Rule: score = int(100 * (1 - (free_cpu * asked_cpu + free_gpu * asked_gpu) / 2)), all four divided by the capacity of
-the largest node. `free_gpu` is the free milli of all GPUs. Less alignment is better here: the node with less free
-capacity wins.
+the largest node. `free_gpu` is the sum of the free milli-GPUs of a node. Less alignment is better here: the node with
+less free capacity wins.
 Source: the DotProd baseline of Weng et al. (USENIX ATC 2023), derived from the alignment score of Tetris (SIGCOMM
 2014), with the sign reversed by Weng et al.
 Example: free 96 of 128 cores and 4 of 8 GPUs, request 32 cores and 2 GPUs: int(100 * (1 - (0.75 * 0.25 + 0.5 * 0.25) /

@@ -2,7 +2,7 @@
 
 Rule, per resource r with weight w, over the resources that the pod requests:
     left_r = max(0, free_r - request_r) / largest capacity of r on any node;   score = 100 * (1 - sum(w*left)/sum(w))
-GPUs are counted by their free milli. With `pods` "gpu", pods that request no GPU are not scored.
+GPUs are counted by their free milli-GPUs. With `pods` "gpu", pods that request no GPU are not scored.
 Source: the best-fit baseline of the openb GPU-sharing study (Weng et al., USENIX ATC 2023).
 """
 

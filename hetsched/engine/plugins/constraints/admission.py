@@ -1,7 +1,7 @@
 """Keep pods of an owner off nodes whose kubelet rejected its previous pods, during the backoff.
 
-Problem: a rejected pod is Failed. Its controller creates another pod, which is placed by the same facts and rejected
-again, thousands of times an hour.
+Problem: a rejected pod is Failed. Its controller creates another pod, which the scheduler places on the same node and
+the kubelet rejects again, thousands of times an hour.
 Rule: a node in backoff accepts no pod of the owner. After the backoff it accepts one pod; the others wait until that
 pod runs. An owner whose pods are rejected on nodes across the fleet backs off on all nodes. Without rejections the
 plugin is inactive. The caller sets the length of the backoff: see `placement.scheduling_queue.node_backoffs`.

@@ -181,7 +181,7 @@ def _together(waiting: list[PendingClaim], refused: list[Refused], state: Cluste
 
 
 def _full(request: Request, state: ClusterState) -> Iterator[tuple[Refusal, Bools]]:
-    """Yield, for each driver with new volumes, the refusal and mask (N,) of nodes beyond their attach limit."""
+    """Yield, for each driver with new attachments, the refusal and the (N,) mask of nodes whose limit they exceed."""
     new: dict[str, set[Attachment]] = {}
     for what in state.volumes.attachments(request.pod, EMPTY):
         new.setdefault(what[0], set()).add(what)

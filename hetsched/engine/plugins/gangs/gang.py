@@ -2,22 +2,24 @@
 
 Rule, for a pod of a gang of which `min` members must run together:
     PreFilter   rejects the pod in four cases: during the backoff of the gang; after the gang failed in this queue;
-                if fewer than `min` members exist (reserved or pending); if the gang cannot fit as a whole. To fit,
-                the missing members need enough free capacity on all nodes together, and the minResources of the
-                PodGroup enough in the whole cluster. minResources beyond the empty cluster never fit
+                if fewer than `min` members exist (reserved or pending); if the gang cannot fit as a whole. It
+                cannot fit if all nodes together have too little free capacity for the missing members, or less
+                than the minResources of the PodGroup. minResources above the total capacity never fit
     Permit      `placed` counts the placed members and this one. placed >= min: allowed, with all waiting members;
                 otherwise the member waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
-    PostFilter  placed >= min: no effect. If the queue was registered, the remaining members are known: with
-                placed + untried >= min the members continue to wait; otherwise all waiting members are rejected and
-                the other members are not tried. Without a registered queue, the members continue to wait if the gap
-                (min - placed) / min is at most `gap_percent`; otherwise all waiting members are rejected
+    PostFilter  placed >= min: no effect. If the queue was registered, the number of members that the scheduler has
+                not attempted yet is known: if placed + this number >= min, the members continue to wait; otherwise
+                all waiting members are rejected, and the other members are not attempted. Without a registered
+                queue, the members continue to wait if the gap (min - placed) / min is at most `gap_percent`;
+                otherwise all waiting members are rejected
     Unreserve   rejects all waiting members when the reservation of a member is removed, by a time-out or otherwise
 A rejected gang backs off for `backoff_seconds`. A gang whose members have different priorities, or state different
 sizes of the gang, is misconfigured.
-No deadlock: a member waits only for registered, untried members, each of which is tried once, so every wait ends with
-the queue; members that are not registered wait until their time-out. The scheduler removes the reservation of a
-rejected member in the same cycle, so two gangs never block each other's resources.
-Invariant: after a registered queue was tried, no gang with newly placed members has fewer than `min` members.
+No deadlock: a member waits only for registered members that the scheduler has not attempted yet. It attempts each of
+them once, so every wait ends with the queue; members that are not registered wait until their time-out. The scheduler
+removes the reservation of a rejected member in the same cycle, so two gangs never block each other's resources.
+Invariant: after all pods of a registered queue were attempted, no gang with newly placed members has fewer than `min`
+placed members.
 Source: Kubernetes scheduler-plugins, coscheduling (KEP-2, KEP-42; core/core.go, coscheduling.go). The checks of the
 remaining members and of the gang as a whole are specific to hetsched.
 """

@@ -1,9 +1,9 @@
 """Fragmentation gradient descent: place each pod where it fragments the GPUs least.
 
-Rule: score = int(100 * sigmoid((F_before - F_after) / 1000)), F in milli as in `fragmentation`, over the workload mix,
-in which pods with equal CPU and GPU requests are one shape. A shared pod uses the GPU with the highest score; of equal
-GPUs, the first. Whole GPUs are the free GPUs with the lowest indices. List the plugin before `gpu-fit`, which allocates
-the selected GPU.
+Rule: score = int(100 * sigmoid((F_before - F_after) / 1000)), F in milli-GPUs as in `fragmentation`, over the workload
+mix, in which pods with equal CPU and GPU requests are one shape. A shared pod uses the GPU with the highest score; of
+equal GPUs, the first. Whole GPUs are the free GPUs with the lowest indices. List the plugin before `gpu-fit`, which
+allocates the selected GPU.
 Without a mix or without GPUs the plugin is inactive.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), and its simulator, whose int() causes many ties.
 Example: one shape of 500 milli, GPUs of 1000 and 300 free: F = 300. A pod of 300 milli on the second GPU leaves F = 0:

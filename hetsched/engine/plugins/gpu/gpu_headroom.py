@@ -99,7 +99,7 @@ def needs_by_mix(state: ClusterState) -> tuple[Need, ...]:
 
 
 def needs_by_capacity(state: ClusterState) -> tuple[Need, ...]:
-    """Return the median CPU and memory per GPU of a node, where each node is counted once for each of its GPUs."""
+    """Return the median over all nodes of CPU and memory per GPU, weighted by each node's number of healthy GPUs."""
     nodes = state.all_rows
     cards = (nodes.static("card_milli") > 0).sum(axis=0)
     needs = []

@@ -44,7 +44,7 @@ from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU
 _PREPARED: StateKey[tuple[CardDemand, Floats]] = StateKey("gpu-scarcity")
 
 _STEEPNESS = 4.0
-"""Reciprocal of the part of a model's nodes that `reserve` applies to."""
+"""`reserve` raises the prices on the last 1 / _STEEPNESS of a model's nodes."""
 _MOST_SHAPES = 256
 """Maximum number of evaluated shapes, the most frequent first; bounds the cost of a new mix."""
 

@@ -201,7 +201,7 @@ class Ihep:
     def score(self, request: Request, nodes: Window) -> Floats:
         return self._for_cards(request, nodes) if is_gpu_pod(request.shape) else self._for_cpus(request, nodes)
 
-    # -- pods without cards: equations (1) and (5) ------------------------------------------------------------------
+    # -- pods without GPUs: equations (1) and (5) -------------------------------------------------------------------
 
     def _for_cpus(self, request: Request, nodes: Window) -> Floats:
         ratio = request.memo[_GPU_NODE_RATIO]
@@ -218,7 +218,7 @@ class Ihep:
         score: Floats = np.where(gpu_nodes(nodes), ratio * spare, 100.0 * ratio + (1.0 - ratio) * spare)
         return score
 
-    # -- pods with cards: equations (2) to (4) ----------------------------------------------------------------------
+    # -- pods with GPUs: equations (2) to (4) -----------------------------------------------------------------------
 
     def _for_cards(self, request: Request, nodes: Window) -> Floats:
         wanted, quality = request.memo[_CARDS]
