@@ -3,8 +3,8 @@
 A manifest can be valid for the scheduler and wrong for its program. If a program is built with vector instructions but
 its pod does not request them, the pod fails on a node without them. The gate uses the scheduler's verdict unchanged. It
 matches the program's requirement against the pod's stated requirement as if the latter were a node, because a node may
-lack any instruction set that the pod does not request. A pod is tried with all requirements of its programs, including
-those that the pod does not state.
+lack any instruction set that the pod does not request. A pod is evaluated with all requirements of its programs,
+including those that the pod does not state.
 Invariant: without artefacts there are no findings about instruction sets.
 """
 

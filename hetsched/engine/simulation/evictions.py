@@ -1,7 +1,7 @@
 """Evictions of one run: running pods that are evicted, and pods of the run that lose their placement.
 
 The caller reports every placement at the end of the run. A pod that the run placed and later evicted is reported as not
-placed, with the reason `Preempted`; it is not tried again, so every pod is decided once and a run always ends.
+placed, with the reason `Preempted`; it is not scheduled again, so the run decides each pod once and always ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Evaluate golden placements: one pod, one policy, nodes without any pod.
 
 The scheduling cycle places the pod on the cluster's nodes as if all were Ready, uncordoned, without condition taints,
-maintenance or measured usage. The pod is tried alone: its gang and shared volumes or devices are ignored. If the pod
-fits no node, but unknown facts are the only reason on some node, the result is *unknown*, not broken.
+maintenance or measured usage. The pod is evaluated alone: its gang and its shared volumes or devices are ignored. If
+the pod fits no node, but unknown facts are the only reason on some node, the result is *unknown*, not broken.
 Invariant: an evaluation leaves the state unchanged.
 """
 

@@ -1,7 +1,7 @@
 """Headroom: how many more copies of a pod fit, node by node.
 
 A utilisation of 68 % does not show whether and where one more job fits. Copies of a shape without rules about other
-pods (`alone`) do not interact across nodes, so the result for a set of nodes is the sum over its nodes. If
+pods (see `alone`) do not affect copies on other nodes, so the result for a set of nodes is the sum over its nodes. If
 `resource-fit` is the only filter that depends on the load, the number of copies on a node is
     min over the requested resources of floor((allocatable - requested) / request)
 Otherwise copies are placed on the node one after another, by the policy's own filters and Reserve plugins, until a copy
@@ -51,7 +51,7 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 class TrialBudget(msgspec.Struct):
-    """Budget of trial placements for one table. Counts that exceed the budget are computed for later tables."""
+    """Number of trial placements left for one headroom table; nodes beyond it are counted for a later table."""
 
     placed_pods: int
 
@@ -125,7 +125,7 @@ def _quotients(scheduler: Scheduler, request: Request) -> Ints:
 
 
 def _placed(scheduler: Scheduler, request: Request, evaluation: Evaluation, row: int) -> int:
-    """Place copies on a row until a copy is rejected, undo them, and return their number."""
+    """Place copies of the pod on the node at `row` until one is rejected, remove them, and return how many fitted."""
     state, here = scheduler.state, np.array([row], np.intp)
     keys: list[str] = []
     try:

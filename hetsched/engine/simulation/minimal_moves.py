@@ -4,10 +4,10 @@ A plan is a sequence of different units, each moved to the node that the policy 
 first, then plans of two moves, and so on, so the first successful length is the minimum. Among the first few plans of
 that length, the cheapest is returned. If the pod's fit depends on the node alone, two bounds shorten the search without
 losing a plan. First, the last unit of a plan leaves a node on which the pod would fit if all movable pods were removed.
-The sizes of the largest pods on this node give b, the least number of pods that have to leave it; b must not exceed the
-number k of moves. Second, at most k - b of the moves are on other nodes. After `most_tries` moves the search stops.
-Each promising node is then emptied greedily, the cheapest pod first, until the pod fits. Moves that are not needed are
-then dropped, with at most `PRUNING_TRIES` tries per node. Such a plan is not reported as minimal.
+The sizes of the largest pods on this node give b, the least number of pods that have to leave it. A plan of k moves
+needs b <= k for this node. Second, at most k - b of its moves are on other nodes. After `most_tries` moves the search
+stops. Each promising node is then emptied greedily, the cheapest pod first, until the pod fits. Moves that are not
+needed are then dropped, with at most `PRUNING_TRIES` tries per node. Such a plan is not reported as minimal.
 Invariant: the board is unchanged afterwards.
 """
 

@@ -37,7 +37,10 @@ _STAYS = {"annotation": "SafeToEvict", "local-volume": "LocalVolume"}
 
 
 class Units(msgspec.Struct, frozen=True):
-    """Movable units by row, in node order and least important first, and the other pods by reason code."""
+    """Movable units and pods that may not be moved.
+
+    `on_row` holds the units by row, in node order, the least important first; `stays` the other pods by reason code.
+    """
 
     on_row: dict[int, list[Unit]]
     stays: dict[str, list[str]]
@@ -95,7 +98,8 @@ def _immovable_reason(pod: PodSpec, state: ClusterState) -> str:
 def runs_per_node(pod: PodSpec) -> bool:
     """Return whether a pod belongs to its node: a static pod of the kubelet or a pod of a DaemonSet.
 
-    Pods that only reserve capacity cannot be preempted either, but a drain has to find another node for them.
+    A pod that only reserves capacity does not belong to its node: it cannot be preempted either, but a drain has to
+    find another node for it.
     """
     is_static = not pod.preemptible and pod.stays != "hold"
     return is_static or pod.controller.partition("/")[0] in ("DaemonSet", "Node")

@@ -1,11 +1,11 @@
-"""Optimistic concurrency: several schedulers decide on copies of one state, and pods in conflict are tried again.
+"""Optimistic concurrency: several schedulers decide on copies of one state, and pods in conflict are decided again.
 
 Schedulers that lock the whole cluster wait for each other; schedulers without a lock may assign a resource twice. A
 `Branch` is a copy of the shared state with its own scheduler, and records its position in the state's log. A commit
 applies each placement, in the order decided, unless
     the inventory has changed since the copy was made;
     another writer has since changed the node of the placement, or the node of a pod that it evicts;
-    an eviction of this branch on one of these nodes is itself a conflict, so the allocation may still be in use; or
+    an eviction by this branch on one of these nodes is in conflict, so the victim may still use its allocation; or
     the filters of the branch's policy reject the placement on the current shared state (rules between pods, quotas).
 A placement that is not applied is a conflict: it changes nothing, and its pod is decided again on a new branch. The
 caller of `commit` owns the shared state during the call; deciding needs no lock.

@@ -1,9 +1,9 @@
 """Search for moves of running pods after which pending pods fit, verified by the scheduling cycle.
 
-Pending pods are tried in groups: the members of one gang, or a single pod. A group that fits without a move is placed,
-as the scheduler would do. For the other groups, `MoveSearch` finds moves, member by member. The real cycle, permits
-included, then has to place the whole group; otherwise the group's moves are dropped. At the end, every move that is not
-needed to place all groups is dropped.
+Pending pods are scheduled in groups: the members of one gang, or a single pod. A group that fits without a move is
+placed, as the scheduler would do. For the other groups, `MoveSearch` finds moves, member by member. The real cycle,
+permits included, then has to place the whole group; otherwise the group's moves are dropped. At the end, every move
+that is not needed to place all groups is dropped.
 Invariant: exactly `steps` are applied to the board, in this order.
 """
 

@@ -1,10 +1,10 @@
 """What-if: run the scheduling cycle on a copy of the cluster, without writing.
 
-The `Scheduler` of real decisions tries the pods in queue order; each pod sees the earlier placements. Placements that
-still wait for a permit after the last pod are undone. Pods of drained nodes are placed first, because they would have
-to move before new pods arrive. Static pods and pods of DaemonSets remain, as with `kubectl drain --ignore-daemonsets`.
-If no node is found for a displaced pod, the request fails, as for any unplaced pod. If the policy preempts, victims are
-removed from the copy; they are listed, but not placed again.
+The `Scheduler` of real decisions schedules the pods in queue order; each pod sees the earlier placements. Placements
+that still wait for a permit after the last pod are undone. Pods of drained nodes are placed first, because they would
+have to move before new pods arrive. Static pods and pods of DaemonSets remain, as with `kubectl drain
+--ignore-daemonsets`. If no node is found for a displaced pod, the request fails, as for any unplaced pod. If the policy
+preempts, victims are removed from the copy; they are listed, but not placed again.
 """
 
 from __future__ import annotations
