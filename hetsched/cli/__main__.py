@@ -1,4 +1,4 @@
-"""`hetsched`, and `python -m hetsched.cli` if the `hetsched` script is not installed.
+"""Entry point of `hetsched`, and of `python -m hetsched.cli` if the `hetsched` script is not installed.
 
 The agent runs on every node and must stay small, so it starts before the other commands are loaded.
 """

@@ -1,8 +1,8 @@
 """`hetsched advise`: propose moves of running pods to balance a cluster, make room for pods, or free rare nodes.
 
-With `--cluster` the command only reads files. Without it, the command queries the server about one of its clusters, and
-an operator may confirm the returned plan by its token. The server computes the plan again and executes it only if
-it is unchanged. Exit codes: 0 a plan, or nothing to do; 1 a plan that reaches only a part of the goal; 10 no plan.
+With `--cluster` the command only reads files. Without it, a server computes a plan for one of its clusters. An operator
+confirms that plan by its token; the server then computes the plan again and executes it only if the result is the same.
+Exit codes: 0 a plan, or nothing to do; 1 a plan that reaches only a part of the goal; 10 no plan.
 """
 
 from __future__ import annotations

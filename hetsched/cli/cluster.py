@@ -289,7 +289,7 @@ def _has_sources(client: Client, name: str) -> bool:
 
 
 def _check_connection(client: Client, name: str) -> list[dict[str, Any]]:
-    """Let the server test the connection of a live cluster, including rights and sources."""
+    """Request a connection test of a cluster, including rights and metric sources, and return its checks."""
     try:
         checks: list[dict[str, Any]] = client.send("POST", f"clusters/{quote(name, safe='')}/test/").json()["checks"]
     except (ServerUnavailable, InputError) as error:

@@ -265,7 +265,8 @@ def read_inventory(paths: Sequence[str]) -> str:
     if len(sources) == 1:
         return _text(sources[0])
     content = parse_cluster(sources)
-    # The joined list omits the objects of some warnings, so that the server cannot report them.
+    # Print the warnings here: the joined list omits the objects that some of them concern, so the server cannot
+    # report them.
     print_warnings(content.warnings)
     return write_cluster(content).decode()
 

@@ -94,7 +94,7 @@ def _rows(client: Client, kind: ResourceList, limit: int, query: dict[str, str])
 
 
 def _headroom_rows(table: Row) -> Iterator[Row]:
-    """Yield a row for each shape and pool with the number of copies that fit, and how many of them are emulated."""
+    """Yield a row per shape and pool: the number of copies of the shape that fit, and how many would be emulated."""
     for shape in table["shapes"]:
         texts = (shape["cpu"] and f"cpu {shape['cpu']}", shape["memory"], shape["isa"], shape["model"])
         cards = f"{shape['milli']}/1000 card" if shape["milli"] else shape["cards"] and f"{shape['cards']} cards"

@@ -1,7 +1,7 @@
 """Measurements of the console's first page in Chromium, for `bench console`.
 
-The browser itself measures (paint timing, frames by requestAnimationFrame). A change is considered visible in the task
-after the frame that drew it. Nothing is measured if playwright or Chromium is missing.
+The browser itself takes the times (paint timing, frames by requestAnimationFrame). A change counts as visible when the
+first task after the frame that drew it runs. Nothing is measured if playwright or Chromium is missing.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PageMeasurements(msgspec.Struct):
             last = revision
 
     def after(self, sent: Mapping[str, Sequence[float]]) -> Iterator[float]:
-        """Yield, for each change of a node, the seconds from sending it until the page showed it."""
+        """Yield, for each change of a node, the seconds from sending the change until the page showed it."""
         times: dict[str, list[float]] = {}
         for at, _, names, _ in self.drawn:
             for name in names:
@@ -146,7 +146,7 @@ class Browser:
     def loads(self, count: int) -> list[dict[str, float]]:
         """Open the console's first page `count` times and return the browser's measurements, in ms since the request.
 
-        Before that, the page is opened once without measuring, because a server computes its first headroom table from
+        Before the measured loads, the page is opened once, because the server computes its first headroom table from
         the whole cluster.
         """
         noted = []
@@ -163,7 +163,10 @@ class Browser:
         return noted
 
     def watch(self, seconds: float) -> PageMeasurements:
-        """Keep the console's first page open: move the pointer for half of the time, then scroll."""
+        """Keep the console's first page open for `seconds`, and return its measurements.
+
+        The mouse pointer moves over the page for half of the time; then the page is scrolled.
+        """
         seen = PageMeasurements()
         if self._program is None:
             time.sleep(seconds)

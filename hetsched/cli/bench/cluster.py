@@ -1,9 +1,9 @@
 """`hetsched bench cluster`: measure hetsched and kube-scheduler, one after the other, on one API server.
 
 Both get the same nodes and the same pods: first a backlog that is pending when the scheduler starts, then, after the
-scheduler has settled, pods that arrive at a steady rate. Several turns (A B A B) give medians, their spread, and the
-ratio of each pair of measurements. A pod is bound when a watch shows its node; its time is
-measured from before its creation request. Schedulers run as separate processes, as an operator would start them. CPU
+scheduler has settled, pods that arrive at a steady rate. With several turns (A B A B), a row contains the median and
+the spread of the turns, and each pair of turns yields one ratio. A pod is bound when a watch shows its node; its time
+is measured from before its creation request. Schedulers run as separate processes, as an operator would start them. CPU
 time is reported per program, including the API server if it runs on this machine. Only an API server without nodes is
 accepted, and all created objects are deleted.
 """
@@ -86,7 +86,7 @@ def run(
     turns: int = 1,
     progress: Progress | None = None,
 ) -> Scenario:
-    """Measure both schedulers in turns, and kube-scheduler again with every node scored.
+    """Measure hetsched and kube-scheduler alternately, and kube-scheduler also with `percentageOfNodesToScore` 100.
 
     Raises: InputError `ClusterInUse`; ApiFailure.
     """
@@ -119,7 +119,7 @@ def run(
 
 
 def _together(turns: Sequence[Sequence[BenchmarkRow]]) -> list[BenchmarkRow]:
-    """Return the rows of one scheduler; with several turns, the values of a row are the medians of the turns."""
+    """Merge the rows of one scheduler; with several turns, the values of a merged row are the medians of the turns."""
     if len(turns) == 1:
         return list(turns[0])
     values: dict[tuple[str, str], list[float]] = {}
@@ -210,7 +210,7 @@ def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) 
 
 @contextlib.contextmanager
 def _fleet(api: Api, count: int) -> Iterator[None]:
-    """Context manager that creates nodes with 32 CPUs in three zones, and deletes all nodes and pods at the end."""
+    """Create nodes with 32 CPUs in three zones; at the end of the `with` block, delete all nodes and pods."""
     room = {"cpu": "32", "memory": "128Gi", "pods": "250"}
     ready = [{"type": "Ready", "status": "True"}]
     nodes = [
@@ -294,7 +294,7 @@ def _run_scheduler(command: Sequence[str], log: Path) -> Iterator[int]:
 
 
 def _wait_until_idle(root: int) -> None:
-    """Wait until a scheduler is nearly idle, so that its events about the backlog do not affect the steady phase."""
+    """Wait until a scheduler uses little CPU, so that its work for the backlog does not affect the steady phase."""
     until = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < until:
         before = sum(cpu_of(root).values())

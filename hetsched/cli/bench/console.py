@@ -1,10 +1,10 @@
 """`hetsched bench console`: measure how fast a large fleet is shown, and how the page keeps up with changes.
 
 A standalone server with separate processes and default settings watches the stub API server of `bench watch`. Pods of
-another scheduler start and end at a steady rate, each on a different node. The requested number of sockets receive
-events like pages do, in addition to a page in Chromium. "Push" is the time at which the server's outbox contains an
-event, and "pixel" the time at which the next frame is painted. Finally, the web server is killed: all clients must end
-up with the document of a fresh page.
+another scheduler start and end at a steady rate, each on a different node. Besides one page in Chromium, the requested
+number of WebSocket clients receive the events as pages do. In the names of the results, "push" is the time at which the
+server wrote an event to its outbox, and "pixel" the time at which the page painted the change. Finally, the web server
+is killed: each client must then reach the same document as a page that is opened afterwards.
 Browser measurements are omitted if Chromium or playwright is missing.
 """
 
@@ -123,7 +123,7 @@ def _latencies(
 
 
 def _check_convergence(server: _Server, browser: Browser, listening: Sockets) -> Checks:
-    """Wait until all clients have the document of a fresh page, and count those that still differ at the timeout."""
+    """Wait until all clients have the document of a new page; count the clients that still differ at the timeout."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         newest = server.revision()
@@ -241,7 +241,10 @@ def _wait(holds: Any, process: subprocess.Popen[bytes], failure: str) -> None:
 
 
 class _Changes:
-    """Pods that start and end at a steady rate; `sent` has the times of changes by node, in seconds since 1970."""
+    """Generator of pods that start and end at a steady rate.
+
+    `sent` has the times of the changes by node, in seconds since 1970.
+    """
 
     def __init__(self, lists: Lists, nodes: int, pods: int) -> None:
         self._lists = lists
@@ -252,7 +255,7 @@ class _Changes:
 
     @contextlib.contextmanager
     def send_continuously(self, seconds: float) -> Iterator[None]:
-        """Context manager that sends changes during its block, for at least the given seconds."""
+        """Send changes while the `with` block runs, and for at least the given seconds."""
         over = threading.Event()
         thread = threading.Thread(target=self._send, args=(seconds, over), daemon=True)
         thread.start()

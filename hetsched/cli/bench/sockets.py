@@ -1,10 +1,10 @@
 """Many WebSocket clients that behave like pages, for `bench console`.
 
 Every socket accepts several events in one message, resumes at its last revision after a disconnect, and records when
-each revision arrived; a few also keep the whole document. A message that starts after a socket's revision is a detected
-gap, after which the socket requests the snapshot. A document that differs at the end is an undetected gap. Frames are
-parsed on arrival, without a task or a queue for each message, because the clients share the machine with the server
-under test.
+each revision arrived; a few sockets also store the whole document. If a message starts after the revision of its
+socket, events are missing (a detected gap), and the socket requests the snapshot. If a document differs at the end, a
+gap was not detected. Frames are parsed on arrival, without a task or a queue for each message, because the clients
+share the machine with the server under test.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def merged(document: Any, patch: Any) -> Any:
 
 
 class _SocketClient:
-    """Events that one client received over all its connections."""
+    """WebSocket client of one topic, with its revision and, if `whole`, its document; it reconnects when closed."""
 
     def __init__(self, url: str, token: str, topic: str, *, whole: bool) -> None:
         self.uri = parse_uri(url.replace("http", "ws", 1) + "/ws/live/")
@@ -92,7 +92,7 @@ class _SocketClient:
             await asyncio.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 - jitter, not a secret
 
     def take(self, text: Any) -> str:
-        """Process a message and return the next request, which is usually empty."""
+        """Process a message; return the action to request from the server ("refetch" after a gap), or ""."""
         message = _head.decode(text)
         if message.type == "snapshot":
             self.revision = message.revision
@@ -161,7 +161,7 @@ class _SocketConnection(asyncio.Protocol):
 
 
 class Sockets:
-    """Many sockets on one topic, which run in a separate thread."""
+    """WebSocket clients of one topic, whose event loop runs in a separate thread."""
 
     def __init__(self, url: str, token: str, topic: str, count: int) -> None:
         self._made = [_SocketClient(url, token, topic, whole=number < _WHOLE) for number in range(count)]
@@ -211,7 +211,7 @@ class Sockets:
 
     @property
     def gaps(self) -> int:
-        """The number of gaps that the sockets detected and closed."""
+        """The number of gaps that the sockets detected; each was followed by a request for the snapshot."""
         return sum(made.gaps for made in self._made)
 
     @property

@@ -1,9 +1,9 @@
 """`hetsched bench watch`: measure the delay from an API server's event to the database.
 
-A stub API server with prepared objects is used, so that only the delay of hetsched is measured and not that of etcd.
-It lists nodes and running pods of another scheduler in pages, then sends events at a steady rate for pods that are
-placed and pods that end. The informer runs as a separate process with a SQLite file. An event has arrived when a reader
-of that file sees it; its delay is measured from the time at which it was sent. The files are removed afterwards.
+A stub API server with prepared objects is used, so that the measurement contains the delay of hetsched but not that of
+etcd. The stub lists nodes and running pods of another scheduler in pages. Then it sends events at a steady rate: some
+pods are placed, and others end. The informer runs as a separate process with a SQLite file. An event has arrived when a
+reader of that file sees it; its delay is measured from the time at which it was sent. The files are removed afterwards.
 """
 
 from __future__ import annotations

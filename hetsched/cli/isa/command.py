@@ -3,9 +3,9 @@
 An invalid string is reported with its code and exit code 2; `check` exits with 0 or 1. With `-` in place of the
 arguments, each line of standard input, including invalid ones, yields one JSON document on a separate line.
 
-`inspect` reads a program, an image or a folder of programs. The requirement is the one recorded in the files. With
-`--hints` a disassembler lists other instructions in use; they may be guarded at run time, so they are shown separately
-and are not part of the requirement.
+`inspect` reads a program, an image or a folder of programs. The requirement is the one that the files record. With
+`--hints` a disassembler also lists instructions in use. They are not part of the requirement, because the program may
+execute them only after it has checked the CPU at run time.
 """
 
 from __future__ import annotations

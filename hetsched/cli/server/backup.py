@@ -1,8 +1,8 @@
 """`hetsched backup` and `hetsched restore`: write the server's database to one file, and restore it.
 
-A backup is a consistent snapshot and may be taken while the server runs. A restore fills a new database of either kind
-and does not change anything else: the informer lists each cluster again before the scheduler schedules its pods. Leases
-in the backup are ended by the restore, and their epochs are never reused.
+A backup is a consistent snapshot and may be taken while the server runs. A restore fills a new, empty database (SQLite
+or PostgreSQL). It ends all leases, and their epochs are never used again. It deletes the sync state, so that the
+informer lists each cluster again before the scheduler schedules its pods.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The probe sends one request at a time: it connects, sends `GET /livez` and waits for the first bytes of a response; any
 status means that the program is alive.
-The socket listens before the program starts, so the first request waits in the backlog. If the connection of a request
-breaks, the request is sent again, and the time is measured from the first attempt.
+The socket listens before the program starts, so the first request waits in the backlog until the program accepts it. If
+the connection of a request breaks, the request is sent again, and the time is still measured from the first attempt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Probe:
         return self._listener.fileno()
 
     def silent_seconds(self, now: float) -> float:
-        """Send a request or read its response; return the seconds for which a request has been waiting."""
+        """Send a request or read its response; return the seconds since an unanswered request was sent, or 0."""
         if self._asked_at is None:
             if now < self._ask_at:
                 return 0.0
@@ -45,7 +45,7 @@ class Probe:
         return now - self._asked_at
 
     def reset(self) -> None:
-        """Drop the open request, because the program ended or has responded."""
+        """Discard the open request; called when the program has ended or has responded."""
         self._disconnect()
         self._asked_at, self.answered, self._ask_at = None, False, 0.0
 

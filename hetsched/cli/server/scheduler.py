@@ -162,7 +162,7 @@ def check_extender(data_dir: Path) -> None:
 def connection(
     name: str, kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str]
 ) -> SupervisedProgram | None:
-    """Return the program that connects the cluster in the options, if any."""
+    """Return the program that connects the cluster of `kubeconfig` or `in_cluster`, or None if neither is set."""
     if kubeconfig is None and not in_cluster:
         return None
     words = ["connect", name, *(f"--namespace={namespace}" for namespace in namespaces)]
@@ -174,7 +174,7 @@ def connection(
 
 
 def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str, str]:
-    """Return the environment of all processes: configured services, and embedded ones where none is configured."""
+    """Return the environment of all processes; an embedded database or store is used where none is configured."""
     env = dict(os.environ)
     if socket_file is not None:
         env["REDIS_URL"] = f"unix://{socket_file}"

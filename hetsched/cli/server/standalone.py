@@ -146,7 +146,9 @@ def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]
 
 
 def worker_programs(name: str, count: int) -> list[SupervisedProgram]:
-    """Return workers with two processes each, and a separate worker for previews, so that they do not delay decisions.
+    """Return workers with two processes each, and one worker for previews, which would otherwise delay decisions.
+
+    The names of the workers of one message store must differ.
 
     Workers of one message store need different names.
     """
@@ -212,7 +214,7 @@ def bind_port(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted connections inherit this option, so that short responses are sent immediately.
+        # Send short responses immediately; accepted connections inherit TCP_NODELAY.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((host, port))

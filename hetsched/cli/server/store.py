@@ -1,9 +1,9 @@
 """Private message store of a standalone server.
 
 The store is Valkey from its wheel, or else `valkey-server` or `redis-server` from PATH. It listens on a unix socket
-that only its owner can open, and does not persist messages, because periodic sweeps of the database do the work of
-lost messages. A socket path is limited to about 100 bytes, so the socket is in a temporary folder if the path of the
-data folder is too long.
+that only its owner can open. It does not persist messages: periodic sweeps of the database do the work that a lost
+message requested. A socket path is limited to about 100 bytes, so the socket is in a temporary folder if the path of
+the data folder is too long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Text view of a decision and the history of its pod, in the order of the web page.
 
-The view shows in filter order how many nodes pass each filter (the funnel). It lists the pending time of a pod by
-reason, longest first; these times add up to the total pending time.
+The view lists the filters in order, each with the number of nodes that pass it (the funnel). It lists the pending time
+of a pod by reason, longest first; these times add up to the total pending time.
 """
 
 from __future__ import annotations

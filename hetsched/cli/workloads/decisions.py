@@ -35,7 +35,7 @@ _EVERY_SECONDS = 2.0
 
 
 class Explained(NamedTuple):
-    """Decision and, if computed, the reasons for the state of its pod over time."""
+    """Decision, and the history of its pod (pending time by reason, changes that would help) if it was computed."""
 
     decision: Decision
     why: PodWhy | None
