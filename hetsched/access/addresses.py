@@ -1,8 +1,8 @@
 """Client addresses as keys of rate limits.
 
-The client address is the address of the peer. The web server accepts a forwarded address only from the proxies in
-FORWARDED_ALLOW_IPS; this module does not read headers. IPv6 addresses are counted by their /64 prefix, the smallest
-prefix that a customer gets. IPv4-mapped IPv6 addresses are treated as IPv4.
+The client address is the address of the TCP peer; this module does not read headers. (The web server replaces the peer
+by a forwarded address only for the proxies in FORWARDED_ALLOW_IPS.) IPv6 addresses are counted by their /64 prefix, the
+smallest prefix that a customer gets. IPv4-mapped IPv6 addresses are treated as IPv4.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class AccountAdmin(AuditedAdmin, UserAdmin):
 
 
 class RolesAdmin(AuditedAdmin, GroupAdmin):
-    """Admin page of groups; a group named after a role gives that role to its members."""
+    """Admin page of groups; members of a group that is named after a role have that role."""
 
     audited_as = "group"
 

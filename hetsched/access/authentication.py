@@ -1,6 +1,6 @@
 """Bearer token authentication for REST.
 
-Every invalid token gets the same response. Cookies are not read, so requests do not need a CSRF check.
+Every invalid token gets the same response. Session cookies are not read, so requests need no CSRF check.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BearerScheme(OpenApiAuthenticationExtension):
 
 
 class BearerAuthentication(BaseAuthentication):
-    """Authenticate by `Authorization: Bearer hs_…` and set `request.auth` to the `Token`."""
+    """Authentication by `Authorization: Bearer hs_…`; it sets `request.auth` to the `Token`."""
 
     def authenticate(self, request: Request) -> tuple[Any, Token] | None:
         kind, _space, value = get_authorization_header(request).partition(b" ")

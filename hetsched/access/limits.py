@@ -1,11 +1,12 @@
 """Rate limits that all processes share and that are exact under concurrent requests.
 
-Counters that are read and then written admit too many requests when two requests race, and separate counters in each
-process multiply the limit by the number of processes. The limits use the generic cell rate algorithm. A bucket stores
-one time, `full_at`, at which all tokens taken from it are replenished. A request is admitted if, including its own
-token, that time is at most `burst` token intervals ahead. Taking a token is one database statement that uses the clock
-of the database, so concurrent requests get exactly the available tokens, regardless of the clocks of the web processes.
-Read requests do not write rows: their buckets are in the memory of each process and use its monotonic clock.
+If a process reads a counter and then writes it, concurrent requests exceed the limit; with separate counters in each
+process, the limit is multiplied by the number of processes. These limits therefore use the generic cell rate algorithm.
+A bucket stores one time, `full_at`, at which all tokens taken from it are replenished. A request is admitted if, with
+its own token counted, `full_at` is at most `burst` token intervals ahead. Taking a token is one database statement that
+uses the clock of the database, so concurrent requests get exactly the available tokens, regardless of the clocks of the
+web processes. Requests that only read do not write rows: their buckets are in the memory of each process and use its
+monotonic clock.
 Source: ITU-T I.371, GCRA as a virtual scheduling algorithm.
 Invariant: in any interval of t seconds at most burst + t x rate requests of one key are admitted.
 """
@@ -91,7 +92,7 @@ def delete_full_buckets() -> int:
 
 
 class LocalBuckets:
-    """Buckets in the memory of this process; the least recently used are evicted first."""
+    """Rate limit buckets in the memory of this process; the least recently used are evicted first."""
 
     def __init__(self) -> None:
         self._full_at: OrderedDict[str, float] = OrderedDict()

@@ -1,13 +1,13 @@
 """Password login with limits on guessing.
 
-Locking an account after some failures would let any client lock out its owner, and a limit by address alone would let a
-thousand machines guess the password of one account. Attempts are therefore counted for 15 minutes per account and
+If an account were locked after some failures, any client could lock out its owner. With a limit by address alone, a
+thousand machines could guess the password of one account. Attempts are therefore counted for 15 minutes per account and
 address (limit 10), per account (100) and per address (100, see `addresses.py`). Above a limit, the password is not
 checked. An attempt is counted before its password is checked, so that concurrent attempts are all counted. If the
 password is correct, the attempt is subtracted again. A browser that has signed in to an account before has a signed
-cookie for the account and a separate count (10), so guesses from other machines never lock out the owner. The response
-is the same for a wrong name, a wrong password and an exceeded limit. The counters are in the database, so all processes
-share them.
+cookie for the account, and its attempts have a separate counter (limit 10), so guesses from other machines never lock
+out the owner. The response is the same for a wrong name, a wrong password and an exceeded limit. The counters are in
+the database, so all processes share them.
 Source: OWASP, "Slow Down Online Guessing Attacks with Device Cookies".
 """
 
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class RateLimitedBackend(ModelBackend):
-    """Authentication backend that checks a password unless its limits are exceeded."""
+    """Authentication backend that checks a password only while the attempts are below all limits."""
 
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
@@ -85,7 +85,7 @@ def _account(username: str) -> str:
 
 
 def _device(request: HttpRequest, account: str) -> str:
-    """Return the device name if the browser has signed in to this account before, otherwise an empty string."""
+    """Return the device name from the cookie if the browser has signed in to this account before, else ""."""
     try:
         known, device = signing.loads(
             request.COOKIES.get(settings.HETSCHED_DEVICE_COOKIE_NAME, ""), salt=_SALT, max_age=DEVICE_LIFETIME

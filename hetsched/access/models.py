@@ -107,7 +107,7 @@ class LoginFailure(models.Model):
 
 
 class BrowserSession(AbstractBaseSession):
-    """Session of a signed-in browser; the key is stored as a digest (`sessions.py`)."""
+    """Session of a signed-in browser; its key is stored only as a digest (`sessions.py`)."""
 
     account = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="browser_sessions"

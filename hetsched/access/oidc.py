@@ -60,7 +60,10 @@ class SignInRefused(Exception):
 
 
 class _OutboundTransport(BaseAdapter):
-    """Transport of the OAuth library through `adapters.http.outbound`, which discards the body of an error response."""
+    """Transport that sends the requests of the OAuth library through `adapters.http.outbound`.
+
+    A response with a status of 300 or more raises an error that does not contain the body.
+    """
 
     def send(self, request: PreparedRequest, *_options: Any, **_more: Any) -> Response:
         url, body = str(request.url), request.body
@@ -130,7 +133,7 @@ def _provider(issuer: str, client_id: str, client_secret: str, scope: str) -> _P
 
 
 def provider() -> _Provider:
-    """Return the provider of the settings; its metadata is loaded once in a process."""
+    """Return the provider that the settings name; each process loads its metadata once."""
     return _provider(
         settings.HETSCHED_OIDC_ISSUER,
         settings.HETSCHED_OIDC_CLIENT_ID,

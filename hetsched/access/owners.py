@@ -1,7 +1,7 @@
 """Rights of an owner for work that runs later, outside a request.
 
-An owner is the stable identity of a `Subject` (`user:1`, `token:…`). The owner's current rights apply: a token that was
-revoked or has expired, a closed account, and an account that lost its role do not receive any more events.
+An owner is the stable identity of a `Subject` (`user:1`, `token:…`). The current rights of the owner apply: an owner
+gets no more events after its token was revoked or has expired, its account was closed, or its role was removed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def subject_of_owner(owner: str) -> Subject | None:
 def may_receive(owner: str, namespace: str, *, several: bool = False) -> bool:
     """Return whether an owner may currently see events of a namespace ("" for events without a namespace).
 
-    Work without an owner belongs to hetsched itself. If the work spans `several` namespaces, it is visible only to
-    owners who may see all namespaces.
+    Without an owner, the work belongs to hetsched itself, and the result is True. If the work spans `several`
+    namespaces, only an owner who may see all namespaces may see it.
     """
     if not owner:
         return True

@@ -1,7 +1,8 @@
 """Permission by action: a REST view declares the action that each method needs.
 
-Example: `actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}` on the view. HEAD is treated as GET, and OPTIONS as any
-listed method. A method that is not listed is denied to everyone. `public = True` allows everyone to use the view.
+Example: `actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}` on the view. HEAD needs the action of GET, and OPTIONS
+the action of any listed method. A method that is not listed is denied to everyone. `public = True` allows everyone to
+use the view.
 """
 
 from __future__ import annotations

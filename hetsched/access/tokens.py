@@ -1,11 +1,11 @@
 """Create, resolve and revoke tokens.
 
 A token is 256 random bits behind the prefix `hs_`, valid for 90 days by default. The row stores HMAC-SHA-256 under a
-key derived from SECRET_KEY, so write access to the rows is not enough to forge a token. Without SECRET_KEY, it stores
-plain SHA-512. Once SECRET_KEY is set, such a row is refused because it may be forged: create the tokens again after
-setting the key. A lookup costs one indexed query and a constant-time comparison, also for an unknown token, and writes
-the last-used time at most once a minute. Tokens are looked up at every request, so a revoked token is refused at the
-next request, in every process.
+key derived from SECRET_KEY, so write access to the rows is not enough to forge a token. Without SECRET_KEY, the row
+stores plain SHA-512. After SECRET_KEY has been set, tokens with such rows are refused, because anyone with write access
+could have forged them, and must be created again. A lookup costs one indexed query and a constant-time comparison, also
+for an unknown token, and writes the last-used time at most once a minute. Tokens are looked up at every request, so a
+revoked token is refused at the next request, in every process.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _note_use(token: Token, now: Any) -> None:
 
 
 def service_account(role: str) -> Any:
-    """Return the account of a role that cannot log in."""
+    """Return the service account of a role, which cannot log in; create it if necessary."""
     users = get_user_model().objects
     account, created = users.get_or_create(username=f"service-{role}")
     if created:
@@ -208,7 +208,7 @@ def service_account(role: str) -> Any:
 
 
 def bounds_of(token: Token) -> dict[str, Any]:
-    """Return the limits that are set on a token."""
+    """Return the limits that are set on a token, by REST field name."""
     found = {
         "mostPriority": token.most_priority, "submitsPerMinute": token.submits_per_minute, "quota": token.quota
     }  # fmt: skip

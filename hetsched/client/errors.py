@@ -19,7 +19,7 @@ from hetsched.contracts.objects.warnings import ManifestWarning
 
 
 class Refused(InputError):
-    """The server rejected this request without any effect; `problem` is its problem document.
+    """A rejected request, which had no effect on the server; `problem` is its problem document.
 
     `status` is the HTTP status.
     """
@@ -34,7 +34,8 @@ class Refused(InputError):
         )
         self.status = status
         self.problem = dict(problem)
-        # A server of another version may send other warnings; the error is complete without them.
+        # Ignore warnings that cannot be parsed: a server of another version may send others, and the error is complete
+        # without them.
         with suppress(msgspec.ValidationError):
             self.with_warnings(
                 msgspec.convert(problem.get("warnings", ()), tuple[ManifestWarning, ...], dec_hook=from_parts)
@@ -42,7 +43,7 @@ class Refused(InputError):
 
 
 class ServerUnavailable(Exception):
-    """The server did not return a usable response; `passing` is true if a retry may succeed."""
+    """Failure to get a usable response from the server; `passing` is true if a retry may succeed."""
 
     def __init__(self, code: str, message: str, *, place: str, hint: str = "", passing: bool = False) -> None:
         super().__init__(message)

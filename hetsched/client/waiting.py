@@ -83,7 +83,7 @@ def end_of(state: str, goal: Goal, *, patient: bool = False) -> End | None:
 def wait(client: Client, workload_id: str, goal: Goal, timeout_seconds: float, *, patient: bool) -> Waited:
     """Wait until the workload reaches `goal` or fails to, or until the timeout; return it with the result."""
     end = time.monotonic() + timeout_seconds
-    # Without `patient`, wait for a decision first.
+    # Without `patient`, first wait for the decision, because a rejection ends the wait before the goal.
     awaited = goal if patient else Goal.PLACED
     found: Workload | None = None
     while True:

@@ -10,7 +10,8 @@ class ProjectConfig(AppConfig):
 
     def __init__(self, app_name: str, app_module: ModuleType | None) -> None:
         super().__init__(app_name, app_module)
-        # Models live as long as the process. They are imported next, and then excluded from garbage collection.
+        # Exclude the models from garbage collection, because they live as long as the process: collection is off while
+        # Django imports them, and `ready` freezes them.
         gc.disable()
 
     def ready(self) -> None:

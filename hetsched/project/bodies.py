@@ -1,13 +1,13 @@
 """Limits of request bodies: size before authentication, transfer rate and total memory.
 
-Django's ASGI handler stores a whole body before any middleware runs, without a deadline. Here at most
-`MOST_UNVERIFIED` bytes are read before the credential check of `project.handler`, and the rest after it. If the
-declared length is larger than that, no part of the body is read before the check. A body must arrive with at least
+Django's ASGI handler stores a whole body before any middleware runs, without a deadline. Here at most `MOST_UNVERIFIED`
+bytes are read before the credential check of `project.handler`, and the rest after it. If the declared length is larger
+than that, no part of the body is read before the check. A body must arrive with at least
 `HETSCHED_BODY_BYTES_PER_SECOND`, counted from `GRACE_SECONDS` after its start, and end within `HETSCHED_BODY_SECONDS`.
-The memory for all bodies of a process, and for the bodies of one address, is limited until their requests are answered.
-The first `MOST_UNVERIFIED` bytes of each body are not counted, so that clients without a credential cannot use up the
-capacity of others. A client that is refused while it sends its body has `LINGER_SECONDS` to read the response; data
-that it sends in that time is discarded.
+The total size of the bodies in one process, and of the bodies from one address, is limited; a body counts until its
+request is answered. The first `MOST_UNVERIFIED` bytes of each body are not counted, so that clients without a
+credential cannot use up the capacity of others. A client that is refused while it sends its body has `LINGER_SECONDS`
+to read the response; data that it sends in that time is discarded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class BodyRefused(Exception):
-    """A body is refused and the rest of it is not read; the response contains the reason."""
+    """Refusal of a body, the rest of which is not read; the response contains the reason."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry: bool = False) -> None:
         super().__init__(detail)
@@ -51,7 +51,7 @@ class BodyRefused(Exception):
 
 
 class BodyMemory:
-    """Memory used by request bodies in this process, in bytes by address; modified only by the event loop."""
+    """Account of the memory for request bodies in this process, in bytes by address; only the event loop changes it."""
 
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()

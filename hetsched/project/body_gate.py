@@ -1,11 +1,12 @@
 """Check the credential of a request before its body is read.
 
 Middleware and REST views decide which clients may send a large body, but Django calls them only after storing the body.
-A request with a large body therefore passes all middleware and its route twice. The first pass has no body and ends
-here: a REST view checks credential and permission with its own authenticators, and a page requires a signed-in user. If
-the check succeeds, `BodyRequested` makes `project.handler` read the body and repeat the request, which is then checked
-like any other. If it fails, the REST view responds with its own error before a body is read; a page responds with 413.
-CSRF is checked in the second pass, because a form carries its token in the body.
+A request with a large body therefore passes all middleware and its route twice. The first pass has no body and ends in
+this middleware: a REST view checks credential and permission with its own authenticators, and a page requires a
+signed-in user. If the check succeeds, the response `BodyRequested` makes `project.handler` read the body and repeat the
+request, which is then checked like any other. If the check fails, the REST view responds with its own error before a
+body is read; a page responds with 413. CSRF is checked in the second pass, because a form carries its token in the
+body.
 """
 
 from __future__ import annotations

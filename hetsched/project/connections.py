@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class Peers:
-    """Addresses and networks in uvicorn's format, where a lone `*` matches all; other names match literally."""
+    """Set of addresses and networks in uvicorn's format, where a lone `*` matches all; other names match literally."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._all = list(names) == ["*"]
@@ -53,7 +53,7 @@ class Peers:
 
 
 class AddressLimit:
-    """Open connections of this process by client address."""
+    """Limit on the open connections of each client address in this process."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most

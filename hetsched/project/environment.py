@@ -112,7 +112,7 @@ class Environment:
         return [part.strip() for part in value.split(",") if part.strip()] if value else list(default)
 
     def places(self, name: str, *, port: bool = False, others: Collection[str] = ()) -> list[str]:
-        """Parse a list of `host` or `host:port` into lower case.
+        """Parse a list of `host` or `host:port`, and return it in lower case.
 
         If `port` is true, every item must have a port. `others` lists further valid items, such as `*`.
         """
@@ -144,7 +144,7 @@ class Environment:
         return found
 
     def provider(self, name: str) -> str:
-        """Return the https URL of a service; http is accepted only for this machine."""
+        """Return the URL of a service, which must use https, or http on this machine."""
         value = self._get(name)
         parts = urlsplit(value)
         local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}

@@ -3,12 +3,13 @@
 Django's own ASGI handler gives every request its own thread and database connection, and switches between loop and
 thread for each middleware, which on SQLite takes more processor time than the request itself. All middleware and views
 here are synchronous, so a request is one call in a pool of a few threads, which keep their connections (`CONN_MAX_AGE`;
-PostgreSQL has its pool). Long-polling requests and probes have a second thread pool, so neither pool waits for the
-other. The many threads of the second pool do not keep connections. A response is closed in its thread before it is
-sent; a streamed response is closed after its last part, in the thread that produced its parts. If all threads are busy,
-a request's waiting time is stored in its scope (`waited_seconds`): `web.api.rates` rejects requests that waited too
-long. Starting with the first request, background threads send live events and webhooks and refresh counts, so requests
-do not wait for these. A large body is read only after the credential of its request was checked (`body_gate`).
+PostgreSQL has its pool). Long-polling requests and probes run in a second pool, so that they and short requests do not
+wait for each other. The many threads of the second pool do not keep connections. A response is closed in its thread
+before it is sent; a streamed response is closed after its last part, in the thread that produced its parts. If all
+threads are busy, a request's waiting time is stored in its scope (`waited_seconds`), and `web.api.rates` rejects
+requests that waited too long. From the first request on, background threads send live events and webhooks and refresh
+counts, so requests do not wait for this work. A large body is read only after the credential of its request was checked
+(`body_gate`).
 Invariant: a thread never starts a second request before the first one returned its connection.
 """
 
@@ -40,7 +41,8 @@ from .middleware import QUIET_PATHS, BodyRequested
 
 # More threads would only compete for the interpreter, the single writer of SQLite, or PostgreSQL's pool of ten.
 WORKING_THREADS = 8
-# More than the limit of long-polling requests, above which `?wait=` responds immediately.
+# More than all requests that may wait at the same time (`MOST_WAITING` of workloads and of previews; further requests
+# are answered immediately), so that probes always find a free thread.
 WAITING_THREADS = 320
 
 

@@ -1,8 +1,8 @@
 """Structured logs with secrets redacted.
 
-Every record, including those of libraries, passes through one chain of processors. The chain redacts values of fields
-with a secret's name. In any text it redacts bearer tokens, signed tokens, passwords of URLs and the deployment's own
-secrets. JSON escapes line breaks, so one record stays one line; the console form is for terminals.
+Every record, including those of libraries, passes through one chain of processors. The chain redacts the values of
+fields that are named like a secret. In any text it redacts bearer tokens, signed tokens, passwords of URLs and the
+deployment's own secrets. JSON escapes line breaks, so one record stays one line; the console form is for terminals.
 """
 
 from __future__ import annotations

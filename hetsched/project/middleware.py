@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class BodyRequested(HttpResponse):
-    """Internal marker instead of a response: the body may be read, or the request is refused with `refused`."""
+    """Result of the first pass of a request with a large body: read the body, or refuse the request with `refused`."""
 
     def __init__(self, refused: Exception | None = None) -> None:
         super().__init__(status=202)

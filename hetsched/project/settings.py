@@ -197,7 +197,8 @@ HETSCHED_AGENT_ACCOUNTS = ENV.names("HETSCHED_AGENT_ACCOUNTS", ("hetsched:hetsch
 HETSCHED_GROWTH_PERCENT = ENV.number("HETSCHED_GROWTH_PERCENT", 200, least=100, most=100_000)
 HETSCHED_DEMO = ENV.flag("HETSCHED_DEMO", default=True)  # whether workloads are submitted to demo clusters
 HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
-# Stored detail of a decision: only the verdict, also the reasons, also the best nodes, or also every node that fits.
+# Detail that is stored of a decision; each level includes the previous one: `verdict`, `reasons`, `nodes` (the best
+# ones), `matrix` (every node that fits).
 HETSCHED_KEEP_WITH_DECISION = ENV.choice("HETSCHED_KEEP_WITH_DECISION", ("nodes", "verdict", "reasons", "matrix"))
 _top_nodes = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
 HETSCHED_TOP_NODES = {"nodes": _top_nodes, "matrix": 1_000_000}.get(HETSCHED_KEEP_WITH_DECISION, 0)
@@ -411,7 +412,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    # The structs contain their full schemas, so collecting components afterwards is not necessary.
+    # The default hook would collect enumerations as components; the schemas of the structs contain them already.
     "POSTPROCESSING_HOOKS": [],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

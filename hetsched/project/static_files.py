@@ -22,10 +22,11 @@ STAMP = "collected"
 
 
 class StaticFileStorage(CompressedManifestStaticFilesStorage):
-    """Storage that uses file names with digests after collection, and plain names before.
+    """Storage that uses file names with digests after the collection, and plain names before it.
 
-    Our JavaScript modules also import each other by these names, because a module that is loaded under two names would
-    run twice. Only they are searched for imports: the bundles of other packages have megabytes and no imports.
+    JavaScript modules of this product also import each other by the names with digests, because a module that is loaded
+    under two names would run twice. Only these modules are searched for imports: the bundles of other packages are
+    megabytes large and contain none.
     """
 
     patterns = (
