@@ -97,7 +97,7 @@ def _deleted_objects(cluster: Cluster, listed: Collection[str] | None) -> Iterab
 
 
 def _apply_object(cluster: Cluster, observed: ObservedPolicy) -> bool:
-    """Save an object's content and review it; return whether anything changed."""
+    """Save the observed content or deletion of an object, and review new content; return whether anything changed."""
     row = PolicyObject.objects.filter(cluster=cluster, name=observed.name).first()
     if observed.gone:
         if row is None or row.gone:
@@ -120,7 +120,7 @@ def _apply_object(cluster: Cluster, observed: ObservedPolicy) -> bool:
 
 
 def _review(row: PolicyObject, unreadable: Problem | None = None, *, before: object = ()) -> bool:
-    """Activate an object's content or record why not; save and publish the result if it changed."""
+    """Activate an object's content, or record why it was rejected; save and publish the result if it changed."""
     was, new = (row.problem, row.version), row.pk is None
     if row.spec is None:
         row.problem = unreadable or row.problem

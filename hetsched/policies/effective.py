@@ -101,7 +101,7 @@ def active_specs(names: set[str]) -> dict[str, PolicySpec]:
 
 @lru_cache(maxsize=256)
 def _content(revision_id: int, written: str | datetime) -> PolicySpec:
-    """Read a revision, cached because its content never changes.
+    """Read the content of a revision; it is cached, because it never changes.
 
     `written`, the time of its creation, distinguishes it from a revision with the same ID in another database.
     """

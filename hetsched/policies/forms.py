@@ -1,10 +1,9 @@
 """The form of a policy, generated from the declarations of the plugins.
 
-A plugin is one file. Its switch, weight and parameters appear in the form without a change to this module.
 Each plugin in the registry gets a row: a switch, its position, its weight, and one field per property of its JSON
-Schema.
-Each field gets its type, bounds, title and default from the schema. Types without a form field (lists, mappings,
-alternatives) are edited as JSON and validated by the plugin's declaration.
+Schema. A new plugin therefore appears in the form without a change to this module.
+Each field gets its type, bounds, title and default from the schema. Properties whose type has no form field (lists,
+mappings, alternatives) are edited as JSON and validated by the plugin's declaration.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class PluginRow:
 
 
 class PolicyForm(forms.Form):
-    """Form of a whole policy. `spec` is valid once `is_valid` returned True."""
+    """Form of a whole policy; after a successful `is_valid`, `spec` contains the policy."""
 
     name = forms.CharField(label=_("Name"), max_length=63)
     description = forms.CharField(
@@ -162,7 +161,7 @@ class PolicyForm(forms.Form):
         return cleaned
 
     def _use(self, info: dict[str, Any], cleaned: dict[str, Any]) -> PluginUse:
-        """Return the policy's entry for one plugin, without parameters that have their default value."""
+        """Return the policy's entry for one plugin; parameters that have their default value are omitted."""
         name = info["name"]
         defaults = json.loads(json.dumps(to_plain(info["defaults"])))
         params = {}
@@ -182,7 +181,7 @@ def _whole(value: Any) -> int:
 
 
 class ReasonForm(forms.Form):
-    """Reason for a change that takes effect immediately."""
+    """Form that asks for the reason of a change that takes effect immediately."""
 
     reason = forms.CharField(
         label=_("Reason"),
@@ -193,7 +192,7 @@ class ReasonForm(forms.Form):
 
 
 class NamespaceRuleForm(forms.ModelForm):
-    """Default and allowed policies of a namespace, selected from the existing policies."""
+    """Form of the default policy and the allowed policies of a namespace, selected from the existing policies."""
 
     default_policy = forms.ChoiceField(label=_("Default policy"), required=False)
     allowed_policies = forms.MultipleChoiceField(

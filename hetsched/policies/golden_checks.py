@@ -1,9 +1,9 @@
 """Check golden placements under a policy, without writing.
 
-A golden placement guards the policy that it names, or all policies. The engine schedules its pod on the cluster's nodes
-as if the nodes were empty, with the plugins that are part of every decision in that cluster. Node states are cached
-while the nodes do not change. A golden placement that was created from a decision is checked on the cluster state of
-that decision instead (`golden_states`).
+A golden placement guards the policy that it names, or all policies: the engine must place its pod as expected under
+these policies. The engine schedules the pod on the cluster's nodes as if the nodes were empty, with the plugins that
+are part of every decision in that cluster. The states of empty nodes are cached while the nodes do not change. A golden
+placement that was created from a decision is checked on the cluster state of that decision instead (`golden_states`).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _empty_state(cluster_id: int, created_at: datetime, basis: str) -> ClusterSt
 
 
 def worst_result(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, Message]:
-    """Return the worst state in the results of one golden placement (by policy name), and its message."""
+    """Return the worst state among the results of one golden placement under several policies, and its message."""
     order = [GoldenState.BROKEN, GoldenState.UNKNOWN, GoldenState.KEPT]
     ranked = sorted(results.items(), key=lambda item: (order.index(item[1].state), item[0]))
     if not ranked:

@@ -1,8 +1,8 @@
 """The stored cluster state of a golden placement that was created from a decision.
 
-Nodes and pods change after a decision, so a golden placement that is checked on the current state could break as soon
-as it is created. The cluster state of the decision is therefore stored with the golden placement, and every policy is
-checked on that state.
+If a golden placement that was created from a decision were checked on the current state, it could break immediately,
+because nodes and pods have changed since the decision. The cluster state of the decision is therefore stored with the
+golden placement, and every policy is checked on that state.
 """
 
 from __future__ import annotations

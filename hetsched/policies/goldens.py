@@ -1,8 +1,8 @@
 """The only writers of golden placements, and their periodic check.
 
-The inventory also changes, so a golden placement may break although no policy changed.
+The periodic check is needed because a change of the inventory may break a golden placement although no policy changed.
 Saving and removing require a reason and are recorded in the audit trail. A golden placement that the active version
-breaks is saved and reported as broken. It blocks the next activation until the golden placement or the policy is
+breaks is saved and reported as broken; it blocks the next activation until the golden placement or the policy is
 corrected. `recheck_goldens` checks golden placements whose nodes or active versions changed since the last check, and
 reports those that broke or recovered.
 """

@@ -1,9 +1,9 @@
 """Hysteresis: when a fluctuating metric switches the active version.
 
-If the metric is above the upper bound for the whole period, the *above* side is entered. If it is below the lower bound
-for the whole period, the *below* side is entered. Between the bounds nothing changes. A side is not entered again until
-the other side was entered, so a manual activation is not reverted before that. The values between two samples more than
-`GAP` apart are unknown, so the period restarts.
+A condition enters the *above* side after the metric has been above the upper bound for the whole period, and the
+*below* side after it has been below the lower bound for the whole period. Between the bounds nothing changes. A side is
+not entered again until the other side was entered, so a manual activation is not reverted before that. If two samples
+are more than `GAP` apart, the values between them are unknown, and the period restarts.
 Invariant: the same values at the same times cause the same switches, live or on a recorded curve.
 """
 
@@ -22,7 +22,7 @@ Side = Literal["above", "below", ""]
 
 
 class HysteresisState(msgspec.Struct, frozen=True):
-    """State of the evaluation: the last side entered, and the time since when the metric has been beyond a bound."""
+    """State of the evaluation: the side entered last, and the time since which the metric has been beyond a bound."""
 
     side: Side = ""
     above_since: datetime | None = None

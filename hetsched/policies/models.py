@@ -1,7 +1,7 @@
 """Policies and their revisions.
 
-A revision's content is written once: changing a policy adds a revision, and activating a revision only changes a
-reference. A decision records (name, version), so it can be repeated as long as the revision exists.
+A revision's content never changes: changing a policy adds a revision, and activating a revision only changes a
+reference. A decision records the name and version of its policy, so it can be repeated as long as the revision exists.
 A policy is owned by the database or by one cluster (`keeper`), whose SchedulingPolicy object is then the only writer.
 Invariant: at most one revision of a policy is active, and `Policy.active_version` is its version (0 if none is active).
 """
@@ -84,7 +84,7 @@ class PolicyRevision(models.Model):
 
     @property
     def step(self) -> Literal["activate", "rollback", "rollforward"]:
-        """The kind of activation for this version: first activation, or return to an older or newer version."""
+        """Name of the action that activates this version: first activation, or return to an older or newer version."""
         if self.activated_at is None:
             return "activate"
         return "rollforward" if self.version > self.policy.active_version else "rollback"
@@ -103,7 +103,7 @@ class PolicyObject(models.Model):
     gone = models.BooleanField(_("deleted"), default=False)
     judged_at = models.DateTimeField(_("checked at"))
     since = models.DateTimeField(_("accepted or rejected since"))
-    # Whether the result was written to the object's status.
+    # Whether the review result was written to the status of the SchedulingPolicy object.
     reported = models.BooleanField(default=False)
 
     class Meta:

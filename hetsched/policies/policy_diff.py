@@ -1,7 +1,7 @@
 """Differences between two versions of a policy, by plugins and settings rather than by text.
 
-Plugins are compared by name. Among the plugins in both versions, the longest subsequence in unchanged order is not
-reported as moved; the others are. A parameter that is omitted in one version is reported with the plugin's default.
+Plugins are compared by name. Of the plugins in both versions, the longest subsequence whose order is unchanged is not
+reported as moved; all others are. A parameter that one version omits is reported with the plugin's default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetsched.engine.framework.registry import Registry, load_registry
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One setting with its values in both versions, or None where there is neither a value nor a default."""
+    """A changed setting with its value in each version, or None if it has neither a value nor a default there."""
 
     name: str
     before: Any

@@ -2,5 +2,5 @@
 
 from django.dispatch import Signal
 
-# Sent with the policy's `name`, because pending pods may fit under the new revision.
+# Sent with the `name` of the policy, so that receivers retry pending pods, which may fit under the new revision.
 policy_activated = Signal()

@@ -42,7 +42,7 @@ def _number(*, max_value: int = 2**31 - 1, **options: Any) -> forms.IntegerField
 
 
 class WorkflowForm(forms.ModelForm):
-    """A form that saves through `act`; the admin page sets its `actor`."""
+    """Base of forms that save through `act`; the admin page sets `actor`."""
 
     actor: Actor = SYSTEM
 
@@ -76,7 +76,7 @@ class WorkflowForm(forms.ModelForm):
 
 
 class GoldenForm(WorkflowForm):
-    """One pod and its expected placement."""
+    """Form of a golden placement: one pod and its expected placement."""
 
     manifest = forms.CharField(
         label=_("Pod"),
@@ -134,7 +134,7 @@ class GoldenForm(WorkflowForm):
 
 
 class PlanForm(WorkflowForm):
-    """The time or the condition at which a plan activates a version."""
+    """Form of a plan: the time or the condition at which it activates a version."""
 
     policy = forms.ModelChoiceField(label=_("Policy"), queryset=Policy.objects.filter(keeper=None))
     kind = forms.ChoiceField(

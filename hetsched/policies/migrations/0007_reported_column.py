@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Name the column for the report of a review result by that word."""
+    """Rename the column that says whether a review result was written to the object's status to `reported`."""
 
     dependencies = [
         ("policies", "0006_agreed_states"),

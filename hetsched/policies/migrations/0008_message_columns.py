@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Give columns with messages the length of any message with its parameters; the rows keep their text."""
+    """Remove the length limit of two columns that store messages with their parameters; rows are not changed."""
 
     dependencies = [
         ("policies", "0007_reported_column"),
