@@ -1,9 +1,9 @@
 """Arrival stream of the openb protocol.
 
-A list of pods that all fit into the cluster says little about packing, so the published comparison overloads the
-cluster. The stream is the shuffled list, followed by pods drawn from the list with replacement, until the arrived GPU
-demand reaches `ratio` times the cluster's GPU capacity. If the list's demand exceeds this ratio, the shuffled list is
-truncated.
+Packing quality cannot be compared with a list of pods that all fit into the cluster, so the published comparison
+overloads the cluster. The stream is the shuffled list, followed by pods drawn from the list with replacement, until the
+arrived GPU demand reaches `ratio` times the cluster's GPU capacity. If the demand of the list exceeds this ratio, the
+shuffled list is truncated.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), section 6; `openb_pod_list_*.csv`.
 Invariants: the same list, ratio and seed yield the same stream, and names are unique (`-2`, `-3`, ... for repeated
 pods).
@@ -26,7 +26,7 @@ _WHOLE_CARD_MILLI = 1000
 
 
 def gpu_capacity_milli(nodes: Sequence[NodeReport]) -> int:
-    """Return the capacity of all healthy GPUs in thousandths."""
+    """Return the capacity of all healthy GPUs in thousandths of a GPU."""
     return _WHOLE_CARD_MILLI * sum(card.healthy for node in nodes for card in cards_of(node))
 
 
@@ -35,7 +35,7 @@ def gpu_demand_milli(shape: Shape) -> int:
 
 
 def arrival_stream(pods: Sequence[PodSpec], *, capacity_milli: int, ratio: float, seed: int) -> list[PodSpec]:
-    """Return the arriving pods in order.
+    """Return the arriving pods in order of arrival.
 
     Raises: InputError `ArrivalRatioInvalid` or `ArrivalWithoutGpus`.
     """

@@ -1,21 +1,22 @@
-"""Model of machines whose zones are shared with online workloads, of their kubelets, and of the cost for pods.
+"""Model of machines whose zones are shared with online workloads: their kubelets, and the slowdown of pods.
 
-A scheduler that counts CPUs by node binds some pods that the kubelet then rejects, and places others on zones whose CPU
-time online workloads use. Both effects appear only with kubelets and a load, so both are modelled here. A kubelet has
-its own account of its pods' resources by zone and checks every bound pod against it, regardless of the scheduler. It
-chooses CPUs and GPUs itself. Online workloads leave `offline_capacity` of each zone to other pods; half of the zones
-are busy, with a daily cycle. A pod with granted zones runs in these zones. Any other pod runs where CPU time is free,
+A scheduler that counts CPUs by node binds some pods that the kubelet then rejects, and places other pods on zones whose
+CPU time online workloads use. Both effects need kubelets and an online load, so both are modelled here. A kubelet
+accounts for its pods' resources by zone, checks every bound pod against this account, and chooses CPUs and GPUs itself,
+regardless of the scheduler. Online workloads leave `offline_capacity` of each zone to other pods; half of the zones are
+busy, with a daily cycle. A pod that was granted zones runs in these zones. Any other pod runs where CPU time is free,
 as with ideal kernel balancing.
 For a pod with the share s_z of its CPUs in zone z:
 
     steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there
     steal     sum of s_z * steal_z
-    remote    1 - sum of s_z^2 for memory (touched by all threads alike); the share of (CPU, GPU) pairs across zones
+    remote    of memory: 1 - sum of s_z^2, as all threads use all memory alike;
+              of GPUs: the share of (CPU, GPU) pairs whose CPU and GPU are in different zones
     speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote GPUs)
 
 Pods whose steal reaches `evict_steal_ratio` are evicted one by one, the highest steal first, until no pod reaches it.
-Source: machines are modelled after published sysfs and hwloc dumps; the publication does not describe its load or a
-model.
+Source: the machines follow published sysfs and hwloc dumps; the load and the cost model are our own, because the
+publication does not describe them.
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ def _shares(pod: Running, capacity: Sequence[int]) -> Shares:
 
 
 def evicted(pods: dict[str, Running], capacity: Sequence[int], model: CostModel) -> list[str]:
-    """Remove the pods with too much steal one after the other, and return them."""
+    """Remove the pods whose steal reaches the limit, the highest first, and return their keys."""
     removed: list[str] = []
     while True:
         losing = [(-steal, key) for key, (_, steal) in speeds(pods, capacity, model).items()]

@@ -29,7 +29,7 @@ _NODES = (
 
 
 class IsaPodGroup(NamedTuple):
-    """Pods that need `isa`, on all nodes or only on RISC-V nodes; `right` lists the nodes that can run them."""
+    """Group of pods that need `isa`, on all nodes or only on RISC-V nodes; `right` lists the nodes that can run it."""
 
     title: str
     short: str

@@ -2,8 +2,8 @@
 
 The published algorithm places the pods in order of arrival, each on the node that is best at that time, although a
 later pod may need that node more. Joint placement maximises first the number of placed pods, then the product of the
-nodes' utilities (see `engine.framework.nash`). No node may be allocated beyond its free requests, or loaded beyond its
-capacity by expected usage (constraints (8)-(12)).
+nodes' utilities (see `engine.framework.nash`). The requests on a node must not exceed its free amounts, and its
+expected usage must not exceed its capacity (constraints (8)-(12)).
 
     greedy     as published: in queue order, each pod on the node where the product grows most
     exact      the product has one factor S_i per node i, which depends only on the number of pods of each kind on the
@@ -77,7 +77,7 @@ class JointPlan(NamedTuple):
 
     @property
     def worth(self) -> tuple[int, float]:
-        """Key by which plans are compared: the number of placed pods, then the product."""
+        """Key by which plans are compared: the number of placed pods, then the Nash product."""
         return len(self.rows) - self.rows.count(-1), self.log_product
 
 
@@ -211,7 +211,7 @@ def improved(problem: JointProblem) -> JointPlan:
 
 
 class _PlanningState:
-    """State of the cluster during planning: used and free resources, and the kinds on each node."""
+    """State of the cluster during planning: used and free resources, and the pods of each kind on each node."""
 
     def __init__(self, problem: JointProblem) -> None:
         self.problem = problem
@@ -248,7 +248,7 @@ class _PlanningState:
         return np.where(full | ~problem.allowed[kind, nodes], -np.inf, logs)
 
     def best_node(self, kind: int) -> tuple[int, float]:
-        """Return the node where a pod of `kind` raises the product most (-1 if it fits nowhere), and the increase."""
+        """Return the node where a pod of `kind` raises the product most, or -1 if it fits nowhere, and the increase."""
         every = np.arange(len(self.problem.rows))
         growth = self._after(kind, every) - self.logs
         if not growth.size or growth.max() == -np.inf:

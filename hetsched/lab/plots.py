@@ -21,7 +21,7 @@ _LABEL_GAP = 14.0
 
 
 class PlotLine(msgspec.Struct, frozen=True):
-    """One line: points in ascending x; None is a gap."""
+    """Line of a chart: its points in ascending x; a y of None is a gap."""
 
     name: str
     points: tuple[tuple[float, float | None], ...]
@@ -121,7 +121,7 @@ def _round_step(rough: float) -> float:
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Split a line at its gaps."""
+    """Split the points of a line at its gaps."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:

@@ -39,7 +39,7 @@ class PodPlacement(msgspec.Struct, frozen=True):
 
 
 class ReplaySample(msgspec.Struct, frozen=True, rename="camel"):
-    """Cluster after `arrived` pods; `arrived_gpu_ratio` is their GPU demand divided by the cluster's capacity."""
+    """Measurement after `arrived` pods; `arrived_gpu_ratio` is their GPU demand divided by the cluster's capacity."""
 
     arrived: int
     pending: int
@@ -113,7 +113,7 @@ def replay(
 
 
 def _steps(count: int, step: int, every: int) -> Iterator[int]:
-    """Yield the number of pods to schedule in one call: `step`, or fewer if the end or a sample comes first."""
+    """Yield the number of pods to schedule in each call: `step`, or fewer if the end or a sample comes first."""
     done = 0
     while done < count:
         most = min(step, count - done, every - done % every)

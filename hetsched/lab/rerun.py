@@ -1,13 +1,14 @@
 """Replay of recorded decisions under a baseline and a draft policy, and the differences between the results.
 
 A policy change is evaluated on the pods that actually arrived, in their order, together with the pods of other
-schedulers that arrived and ended in between. A stream has groups of pods that were scheduled together, and the events
-between them: pods placed by other schedulers (`PodPlacedElsewhere`) and ended pods (`PodEnded`), which end on the node
-where this run placed them. Each run starts with a copy of the same state. Each group is tried in the queue order of the
-run's ordering policy, and every pod is scheduled once, with the policy it has in that run. As in `replay`, a placed pod
-that is displaced is not placed again, the mix is that of the stream's pods, and the metrics are measured at the end.
+schedulers that arrived and ended in between. A stream consists of groups of pods that were scheduled together, and of
+the events between the groups: pods placed by other schedulers (`PodPlacedElsewhere`) and ended pods (`PodEnded`). An
+ended pod is removed from the node where this run placed it. Each run starts with a copy of the same state. The pods of
+a group are tried in the queue order of the run's ordering policy, each once, with the policy that it has in that run.
+As in `replay`, a placed pod that is displaced is not placed again, the mix is that of the stream's pods, and the
+metrics are measured at the end.
 
-    margin = (total of the draft's node - total of the baseline's node, both under the draft) / sum of its weights
+    margin = (total of the draft's node - total of the baseline's node) / sum of weights, all under the draft policy
 
 Invariants: the same state, stream and policies yield the same result. A stream of one group without events yields the
 same placements and metrics as `replay`.
@@ -54,8 +55,8 @@ class ReplaySide(msgspec.Struct, frozen=True, rename="camel"):
 class PodChange(msgspec.Struct, frozen=True, rename={"from_node": "from", "to_node": "to"}):
     """One pod with a different result: its node in the baseline, its node in the draft, and its recorded node.
 
-    `margin` is the number of points by which the draft prefers its node, or null if the draft may not use the
-    baseline's node. `reason` is set if the draft does not place the pod.
+    `margin` is the score of the draft's node minus the score of the baseline's node, both under the draft. It is null
+    if the draft may not use the baseline's node, or evicts pods. `reason` is set if the draft does not place the pod.
     """
 
     pod: str
@@ -139,7 +140,7 @@ class PodBatch(msgspec.Struct, frozen=True):
 
 
 class PodPlacedElsewhere(msgspec.Struct, frozen=True):
-    """Pod that another scheduler placed on a node, with its allocation on that node."""
+    """Event that another scheduler placed a pod on a node, with the pod's allocation there."""
 
     pod: PodSpec
     node: str
@@ -147,7 +148,7 @@ class PodPlacedElsewhere(msgspec.Struct, frozen=True):
 
 
 class PodEnded(msgspec.Struct, frozen=True):
-    """Pod that ended."""
+    """Event that a pod ended."""
 
     key: str
 
@@ -190,8 +191,9 @@ def rerun(
 ) -> RunResult:
     """Run a stream on a copy of `state`.
 
-    `against` contains the nodes of another run: this run then adds its margin over that choice, and the reason if it
-    does not place the pod. `progress` is called after each group; an exception from it ends the run.
+    `against` contains the nodes that another run chose. For a pod with a different node, this run adds its margin over
+    that node; for a pod that it does not place, it adds the reason. `progress` is called after each group; an exception
+    from it ends the run.
     """
     running = _Running(state, events, cast, against or {})
     done = 0
@@ -295,7 +297,7 @@ class _Running:
         return outcome
 
     def _why(self, scheduler: Scheduler, pod: PodSpec) -> str:
-        """Explain why a pod was not placed; there is one explanation per shape, up to a limit."""
+        """Explain why a pod was not placed, once per shape; the result is "" after `_MOST_DIAGNOSED` explanations."""
         key = (id(scheduler), pod.shape)
         if key not in self.diagnosed:
             if len(self.diagnosed) >= _MOST_DIAGNOSED:

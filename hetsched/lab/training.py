@@ -1,11 +1,12 @@
-"""Training jobs on machines with zones, under one policy, step by step.
+"""Simulation of training jobs on machines with zones, under one policy, step by step.
 
 Synchronous jobs of equal Guaranteed workers with whole CPUs, some also with GPUs, arrive on machines of
-`hetsched.lab.colocation`. Half of the machines are dedicated and their kubelets pin CPUs; half are shared with online
-workloads and leave pinning to hetsched. In every step, capacities change and pending pods are tried in order. A
-rejected pod is recreated and tried immediately, without feedback, at most `RECREATED` times before its controller backs
-off. The kubelets' choices are read back into the scheduler's state. Pods with too much steal are evicted and become
-pending again. A job's speed is that of its slowest worker, and it pauses while a worker is pending.
+`hetsched.lab.colocation`. Half of the machines are dedicated, and their kubelets pin CPUs; the other half are shared
+with online workloads and leave pinning to hetsched. In every step, the capacities of zones change, and pending pods are
+tried in order. A rejected pod is recreated and tried again immediately, at most `RECREATED` times before its controller
+backs off; the scheduler gets no feedback about the rejection. The CPUs and GPUs that a kubelet chose are copied into
+the scheduler's state. Pods with too much steal are evicted and become pending again. A job's speed is that of its
+slowest worker, and the job pauses while a worker is pending.
 Invariant: the same seed yields the same jobs and the same load for every policy.
 """
 
@@ -95,8 +96,9 @@ def jobs(seed: int) -> list[Job]:
 class RunCounts(msgspec.Struct):
     """Counts of one run.
 
-    `speed` has the mean speed of each job while all its workers ran, and `took` the steps from its arrival to its end
-    (of the run, if the job did not finish). `so_far` has the rejections and evictions up to each step.
+    `speed` has the mean speed of each job over the steps in which all its workers ran, and `took` the number of steps
+    from its arrival until it finished, or until the end of the run. `so_far` has the rejections and evictions up to
+    each step.
     """
 
     pods: int = 0
@@ -164,7 +166,7 @@ class TrainingRun:
         return tally
 
     def admit(self, pods: Sequence[PodSpec]) -> RunCounts:
-        """Place every pod once, without load changes, evictions or ended pods, and return the counts."""
+        """Place every pod once, without changes of the load, evictions or ends of pods, and return the counts."""
         for pod in pods:
             self._place(pod, set())
         tally = self.tally
@@ -187,7 +189,7 @@ class TrainingRun:
         self.tally.at_risk += len({pod for zone in at_risk for pod in zone.pods})
 
     def _place(self, pod: PodSpec, short: set[tuple[str, str]]) -> bool:
-        """Schedule a pod, and recreate it after each rejection by its kubelet, up to the limit."""
+        """Schedule a pod; recreate it after each rejection by its kubelet, up to the limit. Return whether it runs."""
         for _ in range(1 + RECREATED):
             outcome = self.scheduler.schedule(pod)
             if outcome.node is None:
@@ -202,7 +204,7 @@ class TrainingRun:
         return False
 
     def _start(self, outcome: Outcome, held: AssignedResources, short: set[tuple[str, str]]) -> None:
-        """Read back the kubelet's choice, and start the pod."""
+        """Copy the CPUs and GPUs that the kubelet chose into the scheduler's state, and start the pod."""
         pod, node, row = outcome.pod, outcome.node or "", outcome.row
         zones = self.state.zones.nodes[row]
         cards = {card.index: card for card in self.state.cards[row]}
@@ -223,7 +225,7 @@ class TrainingRun:
         self.where[pod.key] = node
 
     def _check(self) -> None:
-        """Count CPUs that the scheduler's state allocates to two pods."""
+        """Count the CPUs that the scheduler's state allocates to more than one pod."""
         self.tally.doubled += sum(
             len(holders) > 1 for held in self.state.zones.held.values() for holders in held.values()
         )

@@ -1,14 +1,15 @@
-"""Decisions per second of the engine, where every pod is assumed before the next decision.
+"""Decisions per second of the engine, if every placed pod is assumed before the next decision.
 
-Cases: one shape, 64 shapes (Zipf 0.8) and all-different pods on 5,000 mixed nodes under the default policy; then 64
-shapes on 500 to 15,000 nodes. The baseline alternates with the engine in the same run and is the same policy with a
-full sweep over all nodes for every pod. A third variant is the compiled loop, which processes all pods of a round as
-one batch. Each round starts with an empty copy of the fleet. Compiling the policy and the first evaluations of shapes
-are included (generating the loop's machine code is not). Speeds are measured by wall clock and by CPU time. The cost by
-cluster size is measured only by CPU time, because other load on the machine affects CPU time less.
-Check: at sampled times, a fresh evaluation of all nodes must select the same node with the same score. All rounds of a
-case, including compiled ones, must result in the same placements. Each of 40,000 pods must get the same node and score
-from the compiled loop and from the scheduling cycle.
+Cases: 5,000 mixed nodes under the default policy with pods of one shape, of 64 shapes (Zipf 0.8), and with
+all-different pods; then 64 shapes on 500 to 15,000 nodes. Three variants alternate in the same run: the engine, the
+baseline (the same policy with a full sweep over all nodes for every pod), and the compiled loop, which processes all
+pods of a round as one batch. Each round starts with an empty copy of the fleet. The times include compiling the policy
+and the first evaluations of shapes, but not generating the loop's machine code. Speeds are measured by wall clock and
+by CPU time. The cost by cluster size is measured only by CPU time, because other load on the machine affects CPU time
+less.
+Check: at sampled times, a new evaluation of all nodes must select the same node with the same score. All rounds of a
+case, including those of the compiled loop, must result in the same placements. Each of 40,000 pods must get the same
+node and score from the compiled loop and from the scheduling cycle.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 
 
 class Size(msgspec.Struct, frozen=True):
-    """Size of the measurement.
+    """Sizes of a measurement.
 
     The baseline decides `swept` pods per round, the oracle checks `checked` decisions per case, and `compared` pods are
     scheduled by both the compiled loop and the scheduling cycle.
@@ -106,7 +107,7 @@ class _Speed(NamedTuple):
 def _in_turns(
     state: ClusterState, policy: Policy, pods: list[PodSpec], size: Size, oracle: _Oracle
 ) -> tuple[list[_Speed], list[_Speed], list[_Speed]]:
-    """Return the speeds of the engine, its compiled loop and the baseline, one value per round."""
+    """Return the speeds of the engine, of its compiled loop and of the baseline, each with one value per round."""
     kept: list[_Speed] = []
     compiled: list[_Speed] = []
     swept: list[_Speed] = []
@@ -160,7 +161,7 @@ def sweep(state: ClusterState, policy: Policy, pod: PodSpec) -> Outcome:
 
 
 class _Oracle:
-    """Counter of compared and differing decisions, with the digest of each case's placements."""
+    """Checker of decisions: counts compared and differing decisions, and keeps a digest of each case's placements."""
 
     def __init__(self) -> None:
         self.compared = 0
@@ -168,7 +169,7 @@ class _Oracle:
         self.digests: dict[str, str] = {}
 
     def compare(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec], moments: int) -> None:
-        """Place all pods again, and compare about `moments` of the decisions with decisions made without caches."""
+        """Place all pods again, and compare about `moments` decisions with those of a scheduler without caches."""
         scheduler = Scheduler(state.fork(), policy)
         every = max(1, len(pods) // moments)
         for number, pod in enumerate(pods):
@@ -184,7 +185,7 @@ class _Oracle:
             self.different += picked != (actual.node, actual.score)
 
     def compare_ways(self, state: ClusterState, policy: Policy, pods: Sequence[PodSpec]) -> None:
-        """Compare every pod's node, score and allocation in the compiled loop with those in the scheduling cycle."""
+        """Compare node, score and allocation of every pod between the compiled loop and the scheduling cycle."""
         one_by_one = Scheduler(state.fork(), policy)
         expected = [one_by_one.schedule(pod) for pod in pods]
         batches = BatchScheduler(Scheduler(state.fork(), policy), expected=_MANY)
@@ -194,7 +195,7 @@ class _Oracle:
             self.different += picked != wanted
 
     def placements(self, case: str, state: ClusterState) -> None:
-        """Count a difference if a round of a case results in other placements than the previous round."""
+        """Count a difference if the placements of this round differ from those of the first round of the same case."""
         digest = _digest((key, placed.row) for key, placed in state.placed_pods.items())
         self.different += self.digests.setdefault(case, digest) != digest
 

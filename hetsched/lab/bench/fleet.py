@@ -3,8 +3,8 @@
 About 55 % of the nodes are x86, 25 % Arm and 20 % RISC-V, with about thirty different ISA strings. Every third x86 node
 has eight GPUs of one model. Nodes have eight resources and zone, pool and disk labels; a fifth of the GPU nodes and a
 tenth of the others are tainted.
-Shapes request 0.25-8 CPUs; 60 % request an ISA, 15 % request GPUs (half of these a share of one GPU), 20 % a zone or
-disk, and 30 % tolerate the taints. Shapes are drawn by Zipf's law with exponent 0.8, as in production workloads.
+Shapes request 0.25-8 CPUs; 60 % of them request an ISA, 15 % GPUs (half of these a share of one GPU), and 20 % a zone
+or disk; 30 % tolerate the taints. Shapes are drawn by Zipf's law with exponent 0.8, as in production workloads.
 Invariants: the same seed yields the same fleet, and a larger fleet begins with the nodes of a smaller one.
 """
 

@@ -34,7 +34,7 @@ class BenchmarkRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Verification during the measurement: numbers of compared and wrong results, and a digest of all results."""
+    """Result of the checks during a measurement: compared and wrong results, and a digest of all results."""
 
     compared: int
     different: int

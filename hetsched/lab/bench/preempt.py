@@ -3,9 +3,9 @@
 Nodes of equal size are filled with pods of low priority. Then high-priority pods arrive one after the other. Each pod
 fits only after a preemption, whose evictions are executed before the next pod arrives. The first cluster is that of
 kube-scheduler's PreemptionBasic benchmark (four equal pods per node); the second has 32 pods of different sizes,
-priorities and ages on each node. The baseline alternates with the engine in the same run and is a plain loop like that
-of kube-scheduler: on every node, it removes all pods of lower priority, adds them back one by one, and compares the
-remaining victims.
+priorities and ages on each node. The baseline, a plain loop like that of kube-scheduler, alternates with the engine in
+the same run: on every node, it removes all pods of lower priority, adds them back one by one, and compares the pods
+that no longer fit (the victims) with those of the best node so far.
 Check: for every pod that both schedule, the engine's victims are not worse than the loop's in kube-scheduler's order.
 """
 
@@ -36,7 +36,7 @@ _CPU_MILLIS, _MEMORY = 4_000, 32 * 1024 * MIB
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One cluster; with `alike`, all pods are equal. The baseline schedules `swept` preemptors per round."""
+    """Cluster of a case; with `alike`, all its pods are equal. The baseline schedules `swept` preemptors per round."""
 
     nodes: int
     pods: int
@@ -51,7 +51,7 @@ _ROUNDS = 3
 
 
 def run(*, quick: bool = False, progress: Progress) -> Scenario:
-    """Run the measurements; the checks count compared evictions and those with a higher cost than the loop's."""
+    """Run the measurements; wrong results are preemptors without a node and evictions costlier than the loop's."""
     policy = _policy()
     rows: list[BenchmarkRow] = []
     compared = worse = 0
@@ -189,7 +189,7 @@ def _take(free: dict[str, int], pod: PodSpec) -> None:
 
 
 def _cost(victims: Sequence[PlacedPod], at: int) -> Cost:
-    """Return kube-scheduler's comparison key of a node (smaller is better); there are no disruption budgets."""
+    """Return the key by which kube-scheduler compares nodes for preemption (smaller is better), without budgets."""
     highest = max(victim.pod.priority for victim in victims)
     total = sum(victim.pod.priority + SUM_OFFSET for victim in victims)
     start = min(start_of(victim) for victim in victims if victim.pod.priority == highest)

@@ -1,7 +1,7 @@
 """CPU time and memory of processes under measurement, by program.
 
-On Linux, the CPU time is the user and system time of a process and all its running descendants from `/proc`; other
-systems yield no result. The time of processes that ended between two measurements is not included.
+On Linux, the CPU time is read from `/proc`: the user and system time of a process and of all its running descendants.
+Other systems yield no result. The time of processes that ended between two measurements is not included.
 Source: proc(5).
 """
 

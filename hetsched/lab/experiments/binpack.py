@@ -1,9 +1,10 @@
 """Binpack: packing keeps one node free for a large job; spreading leaves too little free capacity on every node.
 
-Example: two nodes with 4 GPUs each, and six 1-GPU jobs. If the jobs are spread evenly (3 + 3), one GPU is left on each
-node and a 2-GPU job stays pending; if they are packed (4 + 2), it runs. Real policies place the six jobs and then the
-2-GPU job one by one. Then RequestedToCapacityRatio computes the score of one node in both arithmetics for each worked
-example; `plain` is shown as 0-10, `upstream` as 0-100.
+Example: two nodes with 4 GPUs each, and six 1-GPU jobs. If the jobs are spread evenly (3 + 3), one GPU is free on each
+node and a 2-GPU job stays pending; if they are packed (4 + 2), the 2-GPU job runs. First, real policies place the six
+jobs and then the 2-GPU job, one by one. Then the score of RequestedToCapacityRatio for one node is computed for each
+worked example, in the arithmetic of the formula (`plain`, shown as 0-10) and in that of kube-scheduler (`upstream`,
+shown as 0-100).
 Source: the Scheduling Framework publication (fragment figure, formula); kube-scheduler
 `noderesources/requested_to_capacity_ratio.go` (upstream arithmetic).
 """
@@ -103,7 +104,7 @@ def _fragments(policy: str) -> tuple[int, int, int]:
 
 
 def _score(case: _ScoreCase, mode: str) -> float:
-    """Return the binpack score of an empty node for a pod that brings it to the utilisation of the example."""
+    """Return the binpack score of an empty node for a pod that brings the node to the utilisation of the example."""
     resources = {"cpu": 1} if case.cards is None else {"cpu": 1, "nvidia.com/gpu": 1}
     params = {"shape": case.curve, "resources": resources, "mode": mode}
     policy = compile_policy(PolicySpec("score", (PluginUse("binpack", params=params),)), load_registry())

@@ -2,12 +2,12 @@
 
 If the scheduler ignores zones, kubelets reject pods, which are recreated and rejected again, and pods lose CPU time to
 online workloads. In the first comparison, many Guaranteed pods arrive at the same time on machines of all kinds whose
-kubelets pin CPUs and allow only a single zone; it counts the rejected and the running pods. Then `default-kube` and
-`cassini` schedule the same jobs of `hetsched.lab.training` on the same machines, with and without online workloads
-(without them: the level of physical machines). Jobs are compared one by one by training speed while they run and by
-time in the system. Both comparisons run again without the cost of remote access, so that only stolen CPU makes a
-difference. The default policy `hetsched` is shown for comparison.
-Source: cassini (Tencent 2022), which does not describe its machines or its load. "up to 3 times" and "to the level of
+kubelets pin CPUs and allow only a single zone; rejected and running pods are counted. In the second comparison,
+`default-kube` and `cassini` schedule the same jobs of `hetsched.lab.training` on the same machines, with and without
+online workloads; the run without them gives "the level of physical machines". Jobs are compared one by one by training
+speed while they run and by time in the system. Both comparisons run again without the cost of remote access, so that
+only stolen CPU makes a difference. The default policy `hetsched` is shown for comparison.
+Source: cassini (Tencent 2022), which does not describe its machines or its load. "up to 3 times" and "the level of
 physical machines" are quotations.
 """
 
@@ -92,7 +92,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def _burst(progress: Progress) -> dict[str, RunCounts]:
-    """Place many pods that arrive at the same time on many machines of all kinds."""
+    """Place many pods that arrive at the same time on many machines of all kinds; return the counts by policy."""
     draw = random.Random(_SEEDS[0])
     pods = []
     for number in range(_BURST_PODS):

@@ -1,10 +1,10 @@
 """Gangs: either all members are placed or none, because placing pods one by one can deadlock two jobs.
 
 If pods are placed one by one, two jobs that need 4 slots each can get 3 of 6 slots each and wait forever, and a job
-that is too big keeps slots that others could use. The published cases run with the interleaved pods of two jobs under
-kube-scheduler's default policy and under the same policy with `gang-sort` and `gang`. Then two large queues run: one
-with gangs that can never be complete, and one that requests nearly twice the existing slots. A gang is *partial* if
-some of its members are assumed, but fewer than it needs.
+that is too big for the cluster keeps slots that others could use. The published cases run with the interleaved pods of
+two jobs, under kube-scheduler's default policy and under the same policy with `gang-sort` and `gang`. Then two large
+queues run: one contains gangs that can never be complete, and one requests nearly twice the existing slots. A gang is
+*partial* if some of its members are assumed, but fewer than it needs.
 Source: Kubernetes Scheduling Framework publication (two jobs); scheduler-plugins coscheduling, README (room for 3). The
 large queues are our own and have the size of kube-scheduler's gang benchmark. Speeds depend on the machine.
 """
@@ -166,7 +166,7 @@ def slots_held(spec: PolicySpec, slots: int, jobs: dict[str, tuple[int, int]]) -
 
 
 class FleetTrial:
-    """Run of one queue on one fleet, with its results."""
+    """Run of a queue of gangs on one fleet under one policy, with its results."""
 
     def __init__(self, spec: PolicySpec, nodes: Sequence[NodeReport], pods: Sequence[PodSpec]) -> None:
         self.scheduler = Scheduler(ClusterState(nodes), compile_policy(spec, load_registry()))
@@ -174,7 +174,7 @@ class FleetTrial:
         needs = {pod.gang.name: pod.gang.min_available for pod in pods if pod.gang is not None}
         self.needs = {f"default/{name}": least for name, least in needs.items()}
         self.stuck: list[tuple[float, float]] = []
-        self.refusals: defaultdict[str | None, float] = defaultdict(float)  # by gang: seconds for deciding its members
+        self.refusals: defaultdict[str | None, float] = defaultdict(float)  # gang -> time of its decisions, in s
         every = max(1, len(pods) // _SAMPLES)
         spent = 0.0
         for done, pod in enumerate(self.scheduler.policy.queue(pods, state), 1):

@@ -117,7 +117,7 @@ def _experiment_1(name: str) -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def place(policy: Policy, order: str) -> PodsByNode:
-    """Place pods in an order such as `CCG` (CPU, CPU, GPU), and return their distribution."""
+    """Place pods in an order such as `CCG` (CPU, CPU, GPU), and return how many are on each node and pending."""
     scheduler = Scheduler(ClusterState(*fleet()), policy)
     names = scheduler.state.columns.names
     lying = Counter((scheduler.schedule(pod(kind, i)).node, kind) for i, kind in enumerate(order))

@@ -12,7 +12,7 @@ match. In addition to the publication, the cost of narrow jobs on rare nodes is 
 Source: Jiang et al., Computer Systems & Applications 2022 31(9). Its Table 1 was not available, so nodes and tasks are
 our own.
 
-A policy that places every job on a correct node can still be wasteful if narrow jobs, which could run anywhere, fill
+A policy that places every job on a correct node can still be wasteful: narrow jobs, which could run anywhere, may fill
 the few nodes that can run the wide jobs. Regret measures this cost.
 The cluster has 300 nodes with 8 CPUs: half are rv64gc, 30 % have Zba and Zbb, 15 % have V, and 5 % are wide (all of
 these and more). First, 2,000 rv64gc jobs arrive, then 400 that need the second, third or fourth set (5 : 3 : 2), all
@@ -184,7 +184,7 @@ def _groups(policies: dict[str, Policy]) -> tuple[list[ResultRow], list[Expected
 
 
 def _right(policy: Policy, group: IsaPodGroup, seed: int) -> float:
-    """Return the percentage of a group's pods that are on a node that can run them."""
+    """Return the percentage of a group's pods whose node can run their instructions."""
     return 100.0 * sum(node in group.right for node in placed(policy, group, seed)) / TASKS
 
 
@@ -198,7 +198,10 @@ def placed(policy: Policy, group: IsaPodGroup, seed: int) -> list[str | None]:
 
 
 def _overflow(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    """Measure Fig. 10: pods go to the node with the highest ISA affinity until it is full; also for the base set."""
+    """Measure Fig. 10: pods fill the node with the highest ISA affinity before they use the next one.
+
+    The figure shows RV64IMFD; the group with the base set RV64I is measured in addition.
+    """
     nodes = placed(policy, GROUPS[1], FITTED_SEED)
     counts, base = Counter(nodes), Counter(placed(policy, GROUPS[0], FITTED_SEED))
     spill = next(index for index, node in enumerate(nodes) if node != "node3")
@@ -219,7 +222,7 @@ def _overflow(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
 
 
 def _figure_5(policy: Policy) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    """Measure Fig. 5: 14 nodes, of which 9 are RISC-V and 7 have I, M and F.
+    """Measure Fig. 5: choose among 14 nodes, of which 9 are RISC-V and 7 have I, M and F.
 
     Among nodes of equal affinity, the more common instruction set is preferred, then the lower utilisation.
     """
@@ -258,7 +261,7 @@ def figure_5(policy: Policy) -> list[tuple[str, float, float | None]]:
 def _match_microseconds(policy: Policy) -> float:
     """Return the time in microseconds to filter and order the five nodes by instruction set for one pod.
 
-    The result is the mean over all tasks in the fastest of several rounds.
+    The time is averaged over all tasks of a round; the result is that of the fastest round.
     """
     state = ClusterState(cluster())
     match, affinity = (next(p.instance for p in policy.plugins if p.name == n) for n in ("isa-match", "isa-affinity"))

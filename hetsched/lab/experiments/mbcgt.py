@@ -1,15 +1,16 @@
 """MBCGT: balance four resources, compared with schedulers that see two resources, by requests or by measured load.
 
 CPU and memory may look balanced while network and disk are overloaded on some nodes and idle on others. `default` is
-kube-scheduler 1.18's LeastAllocated + BalancedAllocation, `dynamic` is the same with measured CPU and memory, and
-`mbcgt` is the Nash product over all four resources. Each group is the mean over its five orders of
+kube-scheduler 1.18's LeastAllocated + BalancedAllocation, `dynamic` uses the same plugins with measured CPU and memory,
+and `mbcgt` is the Nash product over all four resources. The result of a group is the mean over its five orders of
 
     load balance degree      mean over the nodes of S = 1 - B       (higher is more even; compared in the publication)
     resource unevenness      mean over the nodes of B               (lower is more even)
 
-and the gain is the ratio of two degrees. The gain of dynamic over default follows from the two published gains as (1 +
-a) / (1 + b) - 1: 8.15 and 7.41 % -> 0.69 %. The comparison is then repeated on 200 nodes, and with joint placement of
-the batch (`lab.joint`).
+and the gain of one policy over another is the ratio of their load balance degrees minus 1. The publication states the
+gains of mbcgt over dynamic and default; the gain of dynamic over default follows from them as (1 + a) / (1 + b) - 1:
+8.15 and 7.41 % -> 0.69 %. The comparison is then repeated on 200 nodes, and with joint placement of the batch
+(`lab.joint`).
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), its comparison of 4 nodes, 12 pods, 3 x 5 orders.
 
 Machines and applications of the comparison have requested and measured CPU, memory, network and disk. Half of the nodes
@@ -49,7 +50,7 @@ RESOURCES = (CPU, MEMORY, NETWORK_MBPS, DISK_MBPS)
 _GIB = 2**30
 _SMALL = (4000, 8 * _GIB, 100, 100)
 _LARGE = (8000, 16 * _GIB, 200, 200)
-# Of one pod of each kind: requested CPU and memory; used CPU, memory, network and disk.
+# For one pod of each kind: its requests of CPU and memory, and its usage of CPU, memory, network and disk.
 _KINDS = {
     "cpu": ((2000, _GIB), (3500, _GIB // 2, 5, 5)),
     "mem": ((500, 4 * _GIB), (300, 3 * _GIB, 5, 5)),
@@ -100,7 +101,7 @@ _SAME = 1e-12
 
 
 class _End(NamedTuple):
-    """Metrics of a cluster after all pods were tried, or the mean over several clusters."""
+    """Final metrics of a cluster, when all pods have been tried, or their mean over several clusters."""
 
     degree: float
     degree_as_std: float
@@ -110,7 +111,7 @@ class _End(NamedTuple):
 
 
 def run(progress: Progress) -> Experiment:
-    """Place the applications under each policy in every order, on small and large clusters, and once jointly."""
+    """Place the applications under each policy in every order, on small and large clusters, and then jointly."""
     policies = _policies()
     rows: list[ResultRow] = []
     expectations: list[ExpectedResult] = []
@@ -268,7 +269,7 @@ def _large_expectation(groups: list[dict[str, _End]]) -> ExpectedResult:
 
 
 def _together(policy: Policy, group: int) -> tuple[list[ResultRow], ExpectedResult]:
-    """Place the twelve pods one by one and jointly; the exact plan is the same for all orders."""
+    """Compare greedy, improved and exact joint placement of twelve pods; the exact plan is the same for all orders."""
     case = f"group {group + 1}, 12 pods together"
     plans: dict[str, list[joint.JointPlan]] = {"greedy, as published": [], "improved": [], "exact": []}
     for order in range(1, _ORDERS + 1):
@@ -289,7 +290,7 @@ def _together(policy: Policy, group: int) -> tuple[list[ResultRow], ExpectedResu
 
 
 def _many_together(policy: Policy) -> tuple[list[ResultRow], ExpectedResult]:
-    """Place all pods of the large cluster jointly, for which an exhaustive search is not possible."""
+    """Compare greedy and improved joint placement on the large cluster, where an exhaustive search is not possible."""
     case = f"{_LARGE_NODES} nodes, group 1, {4 * _LARGE_COPIES} pods together"
     scheduler = Scheduler(ClusterState(nodes(_LARGE_NODES)), policy)
     problem = joint.problem_of(scheduler, pods(_LARGE_COPIES, _seed(0, 1)))
@@ -308,7 +309,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _course(policy: Policy) -> tuple[tuple[float, float | None], ...]:
-    """Return the points (number of pods tried, unevenness) of the first order."""
+    """Return the unevenness of the cluster after each pod of the first order, as (number of pods tried, unevenness)."""
     scheduler = Scheduler(ClusterState(nodes(4)), policy)
     points: list[tuple[float, float | None]] = [(0.0, 1 - cluster_balance(scheduler.state))]
     for done, pod in enumerate(pods(3, _seed(0, 1)), 1):

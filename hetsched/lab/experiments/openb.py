@@ -49,7 +49,7 @@ TieRule = Literal["name", "shuffled", "random"]
 
 
 class OverloadSample(msgspec.Struct, frozen=True):
-    """Cluster after arrival of `arrived` times its GPU capacity; the other fields are in percent of all GPUs."""
+    """Measurement at the load `arrived` (arrived GPU demand / capacity); other fields are in percent of all GPUs."""
 
     arrived: float
     allocated: float
@@ -67,7 +67,7 @@ def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
 
 
 def with_ties(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
-    """Return the policy with a tie rule; a policy with random ties keeps random ties, with this seed."""
+    """Return the policy with a tie rule; a policy with random ties keeps them, with this seed."""
     by: Literal["name", "random"] = "random" if rule == "random" or spec.ties.by == "random" else "name"
     return msgspec.structs.replace(spec, ties=Ties(by=by, seed=seed))
 
@@ -270,7 +270,7 @@ def _expectations(study: Study, means: Mapping[Key, Mapping[float, OverloadSampl
 
 
 class _Cell(msgspec.Struct, frozen=True):
-    """Result of one policy at one load of a list, and that of its best rival, in percent of all GPUs."""
+    """Result of a policy of hetsched and of its best rival, for one list at one load, in percent of all GPUs."""
 
     policy: str
     case: str

@@ -1,8 +1,8 @@
 """Result of an experiment: rows, expectations, and plots.
 
-`rows` contains the measurements of this run, with the published figure if any. An expectation is a sentence with the
-measured numbers and whether they confirm it. `reconstruction` means that the input data is our own: the publication's
-data is not available, so the input is constructed to agree with every published number.
+`rows` contains the measurements of this run, each with the published figure if there is one. An expectation is a
+sentence with the measured numbers, and whether the numbers confirm it. `reconstruction` means that the input data is
+our own: the publication's data is not available, so the input is constructed to agree with every published number.
 """
 
 from __future__ import annotations
