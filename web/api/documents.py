@@ -93,8 +93,8 @@ def page_of(document: type[msgspec.Struct]) -> Any:
 
 
 class ApiSchema(AutoSchema):
-    """Add the query parameters and headers of its view to every operation, and problem documents as its error
-    responses.
+    """OpenAPI generator that adds the query parameters and headers of the view to each operation, and problem documents
+    as its error responses.
     """
 
     def get_override_parameters(self) -> list[Any]:

@@ -41,7 +41,7 @@ def _first(tag: str) -> str:
 def unchanged(request: Any, etag: str) -> bool:
     """Return whether the caller's copy of a resource is current, according to `If-None-Match`."""
     given = request.headers.get("If-None-Match", "")
-    # RFC 9110 §13.1.2: weak comparison.
+    # Weak comparison as in RFC 9110 §13.1.2: a weak tag matches, too.
     return given.strip() == "*" or etag.strip(_QUOTE) in (tag for _, tag in _TAG.findall(given))
 
 
@@ -81,7 +81,7 @@ def check_match(request: Any, etag: str, *, required: bool) -> None:
         return
     if given == "*":
         return
-    # RFC 9110 §13.1.1: strong comparison, a weak tag never matches.
+    # Strong comparison as in RFC 9110 §13.1.1: a weak tag never matches.
     if _first(etag.strip(_QUOTE)) not in (_first(tag) for weak, tag in _TAG.findall(given) if not weak):
         raise RequestRefused(
             412,

@@ -30,7 +30,7 @@ class Example(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @lru_cache(maxsize=1)
 def examples() -> dict[str, Example]:
-    """Return the examples by operation; a key is, for example, `GET nodes/{name}/`."""
+    """Return the examples by operation, for example `GET nodes/{name}/`."""
     return msgspec.json.decode(FILE.read_bytes(), type=dict[str, Example])
 
 

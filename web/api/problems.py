@@ -137,16 +137,16 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     hint: str = ""
     request_id: str = ""
     type: str = msgspec.field(default="about:blank")
-    # Warnings about the manifest that caused this error.
+    # Warnings about the manifest of the rejected request.
     warnings: tuple[ManifestWarning, ...] = ()
-    # `goldens`: broken golden placements, for `GoldenPlacementBroken`. `yours`, `theirs` and `diff`: both edits and
-    # their difference, if a write to a policy fails with 412.
+    # `goldens` is set for `GoldenPlacementBroken`. `yours`, `theirs` and `diff` (both edits and their difference) are
+    # set if a write to a policy fails with 412.
     goldens: tuple[GoldenVerdict, ...] = ()
     yours: Any = None
     theirs: Any = None
     diff: PolicyDiff | None = None
-    # `what_if`: the current what-if result, if the submission of a plan fails with 412. `items`: the invalid items, for
-    # `BatchRefused`.
+    # `what_if`, the current result, is set if the submission of a plan fails with 412. `items`, the invalid items, is
+    # set for `BatchRefused`.
     what_if: WhatIfAnswer | None = None
     items: tuple[ItemProblem, ...] = ()
 

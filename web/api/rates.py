@@ -34,7 +34,7 @@ reads = LocalBuckets()
 
 
 def refuse_late(request: Any) -> None:
-    """Reject a request that waited too long in the server's queue, before the caller is known.
+    """Reject a write that waited too long in the server's queue, before its caller is authenticated.
 
     Raises: RequestRefused 429.
     """
@@ -70,10 +70,8 @@ def max_submissions(kind: str, subject: Subject) -> int | None:
 def take_token(kind: str, subject: Subject, amount: int = 1) -> dict[str, str]:
     """Count a request of a subject, or `amount` submissions in one request.
 
-    Returns the rate-limit headers, which contain the number of remaining requests.
-
-
-    Raises: RequestRefused 429.
+    Returns: the rate-limit headers, which contain the number of remaining requests.
+    Raises: RequestRefused 429, or 403 if the token must not submit.
     """
     limit = limit_of(kind, subject)
     if limit.per_minute == 0:

@@ -1,9 +1,9 @@
 """Resources: views of single rows and of lists of rows.
 
-`ResourceView` is the generic view of Django REST framework with documents instead of serializers. `get_queryset`
-returns the rows that the caller may see, `get_object` the row that the URL names; `list` and `retrieve` respond to a
-GET. A write locks the row, compares If-Match with the row's tag if `matched` requires it, and returns the new tag. Each
-view defines its methods explicitly, because their docstrings describe the operations in the OpenAPI document.
+`ResourceView` is the generic view of Django REST framework, with documents instead of serializers. `get_queryset`
+returns the rows that the caller may see, and `get_object` the row that the URL names; `list` and `retrieve` respond to
+a GET. A write locks the row, compares If-Match with the row's tag if `matched` names the method, and returns the new
+tag. Each view defines its methods explicitly, because their docstrings describe the operations in the OpenAPI document.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The base class of every REST view.
 
 `actions` maps each method to its permission; other methods are rejected (405). A token that is limited to namespaces
-may change data only with the methods in `within`, whose views enforce these namespaces themselves, and cannot read
-views that are `cluster_wide`. Views redact pods of other namespaces in documents (`redaction`); a response that still
-names such a pod is counted. GET responses have an ETag and are never stored by shared caches; a GET never writes. Query
-strings with NUL characters or unknown parameters are rejected.
+may change data only with the methods in `within`, whose views themselves restrict the change to these namespaces, and
+it cannot read views that are `cluster_wide`. Views redact pods of other namespaces in documents (`redaction`); a metric
+counts responses that nevertheless name such a pod. GET responses have an ETag and are never stored by shared caches; a
+GET never writes. Query strings with NUL characters or unknown parameters are rejected.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class ApiView(APIView):
         # Clients may send arbitrary methods; fold unknown ones into one label value to bound cardinality.
         method = request.method if str(request.method).lower() in self.http_method_names else "other"
         REQUESTS.labels(method, route, response.status_code).observe(time.perf_counter() - began)
-        # A request that failed authentication has no token. The check below is not counted in the histogram above,
-        # because limited tokens may read that histogram.
+        # Check the names after the duration was observed: tokens limited to namespaces may read the histogram, and must
+        # not learn from it how long the check took. A request that failed authentication has no token.
         if isinstance(auth := getattr(self.request, "_auth", None), Token) and auth.namespaces:
             _watch(request, response, auth, route)
         return response
@@ -142,7 +142,7 @@ class ApiView(APIView):
 
     @property
     def redaction(self) -> Redaction:
-        """Return the redaction that the caller's scope requires for rows that name pods."""
+        """Return the redaction for rows that name pods, which hides pods outside the caller's namespaces."""
         return Redaction(self.subject.namespaces)
 
 

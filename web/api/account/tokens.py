@@ -61,8 +61,8 @@ class Revocation(Request, frozen=True):
 
 
 class Preempts(Document, frozen=True):
-    """Pods that pods submitted with a token may preempt: pods of any namespace whose priority is below `below`, or all
-    pods if `below` is null.
+    """The pods that the submissions of a token may preempt: pods of any namespace whose priority is below `below`, or
+    all pods if `below` is null.
     """
 
     below: int | None

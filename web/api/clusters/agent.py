@@ -75,7 +75,7 @@ class AgentReportsView(ApiView):
 
 
 def _by_uid(cluster: Cluster, node: str, devices: dict[str, T]) -> dict[str, T]:
-    """Return the allocations by pod UID. An agent that does not know UIDs reports `namespace/name` as the key."""
+    """Return the allocations by pod UID; replace the keys `namespace/name` of agents that do not know UIDs."""
     if not any("/" in key for key in devices):
         return devices
     rows = Pod.objects.filter(cluster=cluster, node__name=node).exclude(uid="").order_by("id")

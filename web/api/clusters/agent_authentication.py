@@ -48,7 +48,7 @@ class AgentIdentity(msgspec.Struct, frozen=True):
 
 
 class AgentTokens(BearerAuthentication):
-    """Authenticate by hetsched's own tokens or by service account tokens; for the latter `request.auth` is an
+    """Authentication by hetsched's own tokens or by service account tokens; for the latter, `request.auth` is an
     `AgentIdentity`.
     """
 
@@ -120,7 +120,7 @@ def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
 
 
 def _limit_reviews(cluster: Cluster) -> None:
-    """Count a TokenReview of a cluster. Raises: RequestRefused 503 above `MOST_REVIEWS` per second."""
+    """Count a TokenReview for a cluster. Raises: RequestRefused 503 above `MOST_REVIEWS` per second."""
     key = f"reviews-{cluster.pk}-{int(time.time())}"
     cache.add(key, 0, 2)
     try:

@@ -144,7 +144,7 @@ class CollectorView(ResourceView):
         return detail(row)
 
     def tag(self, row: Collector) -> str:
-        """Return the two-part ETag: the tag of the settings, a dot, and the tag of the state."""
+        """Return the two-part ETag: the tag of the settings, a dot, and the tag of the collector's state."""
         return tag_of_row(row, row.version, detail(row))
 
     def lock_of(self, row: Collector) -> Cluster:

@@ -67,7 +67,7 @@ class ShadowReport(Document, frozen=True):
 
 
 class ShadowResource(ResourceView):
-    """Comparisons of pods in the caller's namespaces."""
+    """Base of the views of shadow comparisons, limited to pods in the caller's namespaces."""
 
     noun = "shadow decision"
     lookup_url_kwarg = "shadow_id"

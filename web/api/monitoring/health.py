@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 class Component(msgspec.Struct, frozen=True, rename="camel"):
-    """State of a component: whether it works, a note, and the age in seconds that the note describes, or null."""
+    """State of a component: whether it works, a note, and the age in seconds that the note explains, or null."""
 
     ok: bool
     detail: str = ""
@@ -131,7 +131,7 @@ def _database() -> Component:
 
 
 def _migrations() -> Component:
-    global _migrated  # noqa: PLW0603 - a process learns it once
+    global _migrated  # noqa: PLW0603 - cached, because a process checks it only until it is true
     connection = connections[DEFAULT_DB_ALIAS]
     if not _migrated:
         executor = MigrationExecutor(connection)
@@ -144,7 +144,7 @@ def _migrations() -> Component:
 
 def _pages() -> Component:
     """Render the login page once per process: it needs the templates, the static files and the translations."""
-    global _rendered  # noqa: PLW0603 - templates do not change while a process runs
+    global _rendered  # noqa: PLW0603 - cached, because templates do not change while a process runs
     if not _rendered:
         render_to_string("access/login.html", {"form": AuthenticationForm(), "passwords": True})
         _rendered = True
@@ -174,7 +174,7 @@ def _scheduler() -> Component:
 
 
 def _latest_decision() -> QuerySet[Any, datetime]:
-    """Return the decision times, latest first, ordered by id: ids grow with time and have an index."""
+    """Return the times of decisions, latest first. They are ordered by id: ids grow with time and have an index."""
     return Decision.objects.order_by("-id").values_list("created_at", flat=True)
 
 

@@ -1,8 +1,9 @@
 """`/metrics`: Prometheus metrics, without names of nodes, pods or users.
 
-Fleet metrics come from the database (`fleet.py`); process metrics (requests, sockets) are counted here. Access is
-allowed for requests from this machine, for `HETSCHED_METRICS_TOKEN`, for tokens with view permission and for logged-in
-users with view permission. Requests that a proxy on this machine forwards for a client are not local.
+Fleet metrics are read from the database (`fleet.py`); process metrics (requests, sockets) are counted in this module.
+Access is allowed for requests from this machine, for `HETSCHED_METRICS_TOKEN`, for tokens with view permission and for
+logged-in users with view permission. A request that a proxy on this machine forwards for a client does not count as a
+request from this machine.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def scrape(request: Any) -> HttpResponse:
 
 
 class _LimitedRegistry:
-    """Registry without the metrics whose labels contain names: a token limited to namespaces could guess such names."""
+    """Registry for tokens that are limited to namespaces, without the counter of out-of-scope names.
+
+    With that counter, a token could guess a pod's name and observe whether a response contained it.
+    """
 
     def collect(self) -> Iterator[Metric]:
         alarms = {metric.name for metric in OUT_OF_SCOPE.describe()}
@@ -70,7 +74,7 @@ class _LimitedRegistry:
 
 
 def _is_unlimited(request: Any) -> bool:
-    """Return False if the request has a token that is limited to namespaces, else True."""
+    """Return whether the request has no token that is limited to namespaces."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     token = resolve(given) if kind.lower() == "bearer" else None
     return token is None or not token.namespaces

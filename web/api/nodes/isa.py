@@ -39,8 +39,8 @@ _INSPECTING = threading.BoundedSemaphore(1)  # separate limit, so that uploads d
 
 
 class IsaFamily(Document, frozen=True):
-    """ISA family: the `bases` with all their extensions, the `features` with the features that they imply, and the
-    number of nodes that have each of them.
+    """ISA family: each of the `bases` with all its extensions, each of the `features` with the features that it
+    implies, and the number of nodes that have it.
     """
 
     bases: list[dict[str, Any]]

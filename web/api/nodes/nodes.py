@@ -101,7 +101,7 @@ class NodesView(ResourceView):
 
 
 class NodeResource(ResourceView):
-    """A node of the selected cluster, or a part of it; a write locks the cluster."""
+    """Base of the views of a node of the selected cluster, or of a part of it; a write locks the cluster."""
 
     actions: ClassVar = {"GET": Action.VIEW}
     queries: ClassVar = request_scope.CLUSTER_QUERY

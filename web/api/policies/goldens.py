@@ -92,7 +92,7 @@ class GoldenTrial(Request, frozen=True):
 
 
 class GoldenResource(ResourceView):
-    """Golden placements."""
+    """Base of the views of golden placements."""
 
     cluster_wide = True
     noun = "golden placement"

@@ -83,7 +83,7 @@ class PlanPreview(msgspec.Struct, frozen=True, rename={"from_time": "from", "to_
 
 
 class PlanResource(ResourceView):
-    """Plans of policies."""
+    """Base of the views of policy plans."""
 
     noun = "plan"
     lookup_field = "name"

@@ -79,7 +79,8 @@ class PolicyRow(Document, frozen=True):
 
 
 class PolicyDetail(Document, frozen=True):
-    """Policy with its active version; `versions` maps the number of each version to this version.
+    """Policy with its active version; `versions` maps each version number to the state, author and reason of the
+    version.
 
     `keptIn` names the cluster whose object defines the policy. `objects` lists the objects of this name in clusters.
     """
@@ -123,7 +124,7 @@ class VersionDiff(Document, frozen=True):
 
 
 class PolicyResource(ResourceView):
-    """Policies with their versions."""
+    """Base of the views of policies and their versions."""
 
     noun = "policy"
     lookup_field = "name"

@@ -81,7 +81,7 @@ class PreviewDetail(Document, frozen=True):
 
 
 class PreviewResource(ResourceView):
-    """Previews of a policy."""
+    """Base of the views of the previews of a policy."""
 
     cluster_wide = True
     noun = "preview"

@@ -75,7 +75,7 @@ class Redelivery(Request, frozen=True):
 
 
 class DeliveryResource(ResourceView):
-    """Deliveries that the caller may see."""
+    """Base of the views of deliveries, limited to those that the caller may see."""
 
     noun = "delivery"
     lookup_url_kwarg = "delivery_id"

@@ -98,7 +98,7 @@ class CreatedWebhook(WebhookDetail, frozen=True, kw_only=True):
 
 
 class WebhookResource(ResourceView):
-    """Webhooks that the caller may see and change."""
+    """Base of the views of webhooks, limited to those that the caller may see and change."""
 
     noun = "webhook"
     lookup_url_kwarg = "webhook_id"

@@ -125,7 +125,7 @@ class AdviceView(ApiView):
 
 
 class RebalanceResource(ResourceView):
-    """Confirmed plans of a cluster."""
+    """Base of the views of confirmed plans of a cluster."""
 
     cluster_wide = True
     noun = "rebalance"

@@ -23,8 +23,8 @@ from ..policies.plugins import registry
 
 
 class InlineChooser:
-    """Choose a policy as the CLI does: the policy that the pod names, else its namespace's default, else the default
-    policy.
+    """Policy chooser for a cluster in the request. As in the CLI, the order is: the policy that the pod names, the
+    default of its namespace, the default policy.
     """
 
     def __init__(self, own: dict[str, PolicySpec], inline: ClusterContent, content: ClusterContent) -> None:

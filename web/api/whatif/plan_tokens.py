@@ -1,9 +1,9 @@
 """Plan tokens: what-if results that can be submitted unchanged.
 
-The state of a cluster may change between a what-if and the submission, and a what-if writes nothing to the database. So
-its response contains a signed token with the cluster, the digests of request and result, and the expiry. A submission
-sends the token with the same request. The server decides again and accepts only the same result: every pod on the same
-node with the same GPUs and CPUs.
+The state of a cluster may change between a what-if and the submission, and a what-if writes nothing to the database.
+The response of a what-if therefore contains a signed token with the cluster, the digests of request and result, and the
+expiry. A submission sends the token with the same request. The server decides again and accepts only the same result:
+every pod on the same node with the same GPUs and CPUs.
 Invariants: a token grants no permission, it only adds a condition; it contains no pod or node name.
 """
 

@@ -54,7 +54,7 @@ def check_reservable(cluster: Cluster) -> None:
 
 
 def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *, names: str = "") -> T:
-    """Decide a request and let `write` reserve the result; repeat if another reservation was made in between.
+    """Decide a request and let `write` reserve the result; decide again if another reservation was made in between.
 
     Raises: RequestRefused 503 `ClusterBusy` after the last conflict; RequestRefused 409 `LedgerRefused`; any exception
     of `write` except Conflict.
@@ -84,7 +84,7 @@ def reserve(asked: WhatIf, subject: Subject, write: Callable[[WhatIfRun], T], *,
 def submit_plan(
     token: str, asked: WhatIf, subject: Subject, cluster: Cluster, submit: Callable[[str], Submission]
 ) -> Submission:
-    """Submit a request if its result is still the one in its plan; `submit` is called with the hold that reserves the
+    """Submit a request if its result is still the one in its plan; `submit` gets the ID of the hold that reserves the
     capacity.
 
     Raises: InputError `PlanInvalid`; RequestRefused 422 `PlanMismatch`, or 412 with a new result.

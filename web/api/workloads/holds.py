@@ -114,7 +114,7 @@ class HoldDetail(Document, frozen=True):
 
 
 class HoldResource(ResourceView):
-    """Holds that the caller may see; a write locks the cluster of the hold."""
+    """Base of the views of holds, limited to those that the caller may see; a write locks the cluster of the hold."""
 
     noun = "hold"
     lookup_url_kwarg = "hold_id"

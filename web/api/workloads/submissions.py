@@ -1,9 +1,9 @@
 """Submit a manifest: the body of `POST workloads/`.
 
 The body is a manifest (YAML, JSON, openb CSV) with options in the query string, or a document `{"manifest", "policy",
-…}`. Everything is checked before anything is written; placements are decided later. A request that repeats
-the `Idempotency-Key`, owner and body of an earlier request gets its response again; with another body it is rejected. A
-submission may name a hold whose capacity it uses, or a plan whose result it requires.
+…}`. Everything is checked before anything is written; placements are decided later. A request with the
+`Idempotency-Key` and owner of an earlier request gets the response of that request again if the body is the same, and
+is rejected otherwise. A submission may name a hold whose capacity it uses, or a plan whose result it requires.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
 
 
 def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
-    """Reject a submission with 429 if the queue of its cluster is full, regardless of who sent the pods in the queue.
+    """Reject a submission with 429 if the queue of its cluster is full, even if the sender has no pods in the queue.
 
     A repeated submission is not rejected, because it adds no pods.
     """

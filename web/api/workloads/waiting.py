@@ -1,8 +1,8 @@
 """Wait for workloads to reach a state, for any number of requests.
 
-Polling the database in each waiting request would cause too many queries, and notifications may be lost. So one thread
-queries all awaited workloads in one query, 20 times a second while requests wait, and wakes each request whose workload
-is in an awaited state. A waiting request does not hold a database connection.
+If each waiting request polled the database, there would be too many queries, and notifications may be lost. So one
+thread reads all awaited workloads with one query, 20 times a second while requests wait, and wakes each request whose
+workload is in an awaited state. A waiting request does not hold a database connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def states_of(workload_ids: set[str]) -> dict[str, str]:
 
 
 class Watch:
-    """The waiting requests of one process and the thread that wakes them."""
+    """Registry of the waiting requests of one process, with the thread that wakes them."""
 
     def __init__(self, read: Callable[[set[str]], dict[str, str]] = states_of) -> None:
         self._read = read

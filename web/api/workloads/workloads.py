@@ -140,7 +140,7 @@ class WorkloadAction(Request, frozen=True):
 
 
 class WorkloadResource(ResourceView):
-    """Workloads that the caller may see; a write locks the cluster of the workload."""
+    """Base of the views of workloads, limited to those that the caller may see; a write locks their cluster."""
 
     noun = "workload"
     lookup_url_kwarg = "workload_id"
@@ -320,7 +320,7 @@ def _shown(pods: Any) -> Any:
 
 
 def _pod(pod: Pod, redaction: Redaction) -> dict[str, Any]:
-    """Return a pod's row; the message of a rejected pod is the reason for the rejection unless it has a message."""
+    """Return the document of a pod; a rejected pod without a message gets the summary of its latest decision."""
     tried = rfc3339(pod.tried_at) if pod.tried_at else None
     waits = describe_waits(pod.waits_for) or None
     document = {"id": pod.pk, "pod": pod.key, **topics.pod_document(pod), "waitsFor": waits, "triedAt": tried}

@@ -40,14 +40,14 @@ def origin(node: Node, now: datetime, *, source: str = "", observed_at: str = ""
 
 
 def source_of(node: Node, fact: str) -> str:
-    """Return the accepted source of a fact, or an empty string if it is the source of the node's report."""
+    """Return "agent" if the accepted value of a fact is from the agent, or "" if it is from the node's report."""
     row = stated(node)
     said = row.claims.get(fact, ()) if row is not None else ()
     return AGENT if any(item.current and item.source == AGENT for item in said) else ""
 
 
 def stated(node: Node) -> NodeFacts | None:
-    """Return the facts that are stored in addition to the node's report, or None if there are none."""
+    """Return the node's row of facts that are stored in addition to its report, or None if there is none."""
     return getattr(node, "facts", None)
 
 
