@@ -1,8 +1,8 @@
 """Run database calls of sockets in the single thread that Channels reserves for them.
 
-Channels closes the connection after each call. SQLite reads schema and settings for each new connection, so hundreds of
-sockets that reconnect at the same time would have to wait for the thread. So an SQLite connection stays open for
-`KEPT_SECONDS`, or until a call on it fails. Other databases use their connection pool.
+Channels closes the database connection after each call. SQLite reads schema and settings for each new connection, so
+hundreds of sockets that reconnect at the same time would have to wait for the thread. An SQLite connection therefore
+stays open for `KEPT_SECONDS`, or until a call on it fails. Other databases use their connection pool.
 Queries that arrive while the thread is busy run together in its next batch; equal queries run once (`QueryBatcher`).
 Invariant: no query gets a result that was read before the query was made, or the error of another query.
 """
@@ -43,7 +43,7 @@ def in_database(call: Callable[P, T]) -> SyncToAsync[P, T]:
 
 
 class _PendingQueries(Generic[K, T]):
-    """The pending queries of one event loop."""
+    """Queries of one event loop that wait for the next batch."""
 
     def __init__(self) -> None:
         self.waiting: dict[K, asyncio.Future[T]] = {}
@@ -51,7 +51,7 @@ class _PendingQueries(Generic[K, T]):
 
 
 class QueryBatcher(Generic[K, T]):
-    """Run equal database queries of many sockets as one call, and different queries in batches."""
+    """Batcher of the database queries of many sockets: runs equal queries once, and different queries in one call."""
 
     def __init__(self, answer: Callable[[K], T]) -> None:
         self._answer = answer

@@ -63,10 +63,10 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class Listener:
-    """The revisions that one socket has received, and its send queue; `ready` is set while the queue has messages.
+    """State of one socket: the revision received for each topic, and its send queue.
 
-    `merges` is true if the socket accepts merged events. `since` maps each topic that the client
-    has just joined to the revision that the client already has.
+    `ready` is set while the queue has messages. `merges` is true if the socket accepts merged events. `since` maps each
+    topic that the client has just joined to the revision that the client already has.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Listener:
 
 
 class _Topic:
-    """One topic with at least one listener."""
+    """State of a topic that has at least one listener."""
 
     def __init__(self) -> None:
         self.listeners: set[Listener] = set()
@@ -154,7 +154,7 @@ class _Topic:
 
 
 class Hub:
-    """All live topics of one event loop."""
+    """Distributor of live events to the sockets of one event loop."""
 
     def __init__(
         self, read_snapshot: ReadSnapshot, read_revisions: ReadRevisions, read_recent: ReadRecent | None = None
@@ -328,7 +328,7 @@ class Hub:
                 await asyncio.sleep(1)
 
     async def _poll_revisions(self) -> None:
-        """Compare the received revisions with the topics' revisions in the database."""
+        """Compare the received revisions with those in the database, and mark topics with lost events as stale."""
         owed: dict[str, int] = {}
         while True:
             await asyncio.sleep(LOOK_SECONDS)

@@ -114,7 +114,7 @@ def current_subject(credential: SocketCredential) -> Subject | None:
 
 
 def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
-    """Return why a topic is denied, or None if it is permitted.
+    """Return the reason why a topic is denied, or None if it is permitted.
 
     For the topic of a workload, `namespaces` are the namespaces of its pods and objects.
     """

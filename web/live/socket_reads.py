@@ -29,8 +29,8 @@ FRAMES = 64  # maximum number of translated messages in the cache
 
 
 class TopicLookup(msgspec.Struct, frozen=True):
-    """The topic name that the client sent and the published name; `namespaces` are the namespaces of a workload's pods
-    and objects.
+    """Result of resolving a topic: the name that the client sent and the published name; `namespaces` are the
+    namespaces of a workload's pods and objects.
     """
 
     asked: str

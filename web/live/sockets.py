@@ -2,17 +2,17 @@
 numbered messages.
 
 A subscription may also contain `"since":{topic: revision}` and `"merge":true`.
-The consumer receives; two tasks of each socket send what the hub queues for it and check permissions. Close codes: 4401
-not logged in, 4403 not permitted, 4404 unknown URL, 4429 too many sockets or messages, 1003 not text, 1009 message too
-long. Sockets are counted per address before authentication, and per user or token after it. Permissions are checked
-when they change, and every 30 seconds. Database reads run in the single thread that Channels reserves for them, so
-sockets never use more than one connection.
+The consumer receives commands. Two tasks of each socket send the messages that the hub has queued for it, and check
+permissions. Close codes: 4401 not logged in, 4403 not permitted, 4404 unknown URL, 4429 too many sockets or messages,
+1003 not text, 1009 message too long. Sockets are counted per address before authentication, and per user or token after
+it. Permissions are checked when they change, and every 30 seconds. Database reads run in the single thread that
+Channels reserves for them, so sockets never use more than one connection.
 Invariant: a socket always leaves the hub, however it ends.
 
 Each revocation raises the revision of the topic `access` in the same transaction (`hetsched/access/changes.py`). One
-task per process reads that revision from the database every second while sockets are open. So revocation does not
-depend on a message that may be lost, and a thousand sockets cost one query. A socket passes the revision that the topic
-had before its permissions were read, so a new socket does not check twice.
+task per process reads that revision from the database every second while sockets are open. Revocation therefore does
+not depend on a message that may be lost, and a thousand sockets cost one query. A socket passes the revision that the
+topic had before its permissions were read, so a new socket does not check them twice.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ async def until_rights_change(number: int, at_most_seconds: float) -> None:
             watch.task = asyncio.create_task(watch.look())
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most_seconds):
-                # The revision that the caller read may be newer than the revision of this task for up to a second.
+                # Wait for a later revision, not for a different one: for up to a second, the caller may have read a
+                # later revision than this task.
                 while watch.number <= number:
                     await watch.changed.wait()
     finally:
@@ -160,7 +161,7 @@ def _require_subject(asker: Subject | None) -> Subject:
 
 
 class UnknownAddressConsumer(AsyncWebsocketConsumer):
-    """Close WebSockets with an unknown URL."""
+    """Consumer that closes WebSockets with an unknown URL."""
 
     channel_layer_alias = NO_LAYER
 
@@ -171,7 +172,7 @@ class UnknownAddressConsumer(AsyncWebsocketConsumer):
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
-    """One live socket; the hub subscribes to the channel layer once for all sockets."""
+    """Consumer of one live socket; it has no channel, because the hub subscribes once for all sockets."""
 
     channel_layer_alias = NO_LAYER
 

@@ -43,7 +43,7 @@ MAINTAIN_FIELDS, OVERRIDE_FIELDS, PRIORITY_FIELDS = "until-fields", "override-fi
 
 
 class ActionButton(msgspec.Struct, frozen=True):
-    """One button; the fields are the attributes that the dialog reads."""
+    """Action button; its fields are the attributes that the dialog reads."""
 
     label: str
     url: str
@@ -112,7 +112,7 @@ def spans() -> list[tuple[str, int, str]]:
 
 
 class _OnNode:
-    """The buttons of one node."""
+    """Builder of the action buttons of one node."""
 
     def __init__(self, node: Node, etag: str, reservations: list[Reservation]) -> None:
         self.node = node
@@ -161,9 +161,9 @@ class _OnNode:
         )
 
     def trust(self) -> list[ActionButton]:
-        """Return the button that makes hetsched accept facts of the node again that its kubelet contradicted.
+        """Return the button that makes hetsched use the facts again that the node's kubelet contradicted, as a list.
 
-        The result is a list with this button, or an empty list if there is no contradiction.
+        The list is empty if no fact is contradicted and no pod rejection by the kubelet is in effect.
         """
         if not self.node.doubts and not node_rejections(self.node, timezone.now()):
             return []
@@ -312,7 +312,7 @@ def on_workload(workload: Workload, counts: dict[str, int], subject: Subject) ->
 
 
 def _ended(workload: Workload, unfinished: dict[str, int], live: bool) -> str:
-    """Describe which pods a cancellation ends and which resources it releases."""
+    """Describe which pods a cancellation ends, and which resources it releases, as text for the dialog."""
     total = sum(unfinished.values())
     said = ngettext("%(count)d pod is cancelled: %(states)s.", "%(count)d pods are cancelled: %(states)s.", total)
     states = ", ".join(f"{count} {LABELS[State(state)]}" for state, count in sorted(unfinished.items()))

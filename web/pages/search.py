@@ -40,7 +40,7 @@ from .workloads.holds import LABELS as HOLD_LABELS
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """One extension, level or profile; `requirement` is the text of a request that needs it."""
+    """Extension, level or profile; `requirement` is the ISA string of a request that requires it."""
 
     name: str
     family: str
@@ -50,7 +50,7 @@ class Extension(msgspec.Struct, frozen=True):
 
 @cache
 def extensions() -> tuple[Extension, ...]:
-    """Return all names that can be used in a request: profiles and levels first, then extensions by name."""
+    """Return everything that a request can require: profiles and levels first, then extensions by name."""
     found = [Extension(name, "RISC-V", "", name) for name in PROFILES]
     found += [Extension(level, "x86", "", level) for level in X86.levels]
     found += [Extension(level, "Arm", "", level) for level in ARM.levels]
@@ -101,7 +101,7 @@ class SearchHit(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The hits of one kind; `more` is the URL of the full list, or "" if there is none."""
+    """Search hits of one kind; `more` is the URL of the full list, or "" if there is none."""
 
     label: str
     hits: list[SearchHit]

@@ -44,8 +44,8 @@ GROUPS = {
     "change": gettext_lazy("Change"),
     "run": gettext_lazy("Manage"),
 }
-# Section (the name of its route), key after `g`, label, group, and the permission that is needed to see the entry. An
-# entry is shown if its route exists. The bar shows the first six entries, the menu shows all.
+# Section (the name of its route), key after `g`, label, group, and the permission that is required to see the entry. An
+# entry is shown if its route exists. The top bar shows the first six entries, and the menu shows all.
 PLACES = (
     ("fleet", "f", gettext_lazy("Fleet"), "see", Action.VIEW),
     ("nodes", "n", gettext_lazy("Nodes"), "see", Action.VIEW),
@@ -98,7 +98,7 @@ def grouped(places: list[MenuEntry]) -> list[tuple[str, list[MenuEntry]]]:
 
 
 class Shell:
-    """One request for a page."""
+    """Context of a page request: section, selected cluster, live topic and the frame of the page."""
 
     def __init__(self, request: HttpRequest, section: str) -> None:
         self.request = request
@@ -168,7 +168,7 @@ class Shell:
         return HttpResponse(visible(text), status=status)
 
     def _live_cluster_context(self) -> dict[str, Any]:
-        """Return the template context of a live cluster: data age and shadow mode. It is empty for other clusters."""
+        """Return the template context of a live cluster (age of its data, shadow mode), or {} for other clusters."""
         if self.cluster is None or self.cluster.kind != ClusterKind.KUBERNETES:
             return {}
         connection = Connection.objects.filter(cluster=self.cluster).first()

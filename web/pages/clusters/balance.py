@@ -47,7 +47,7 @@ NAME_WIDTH, NAME_HEIGHT = 40, 4
 
 
 class Dot(msgspec.Struct, frozen=True):
-    """One node; `x` and `y` are CPU and memory use in percent, with `y` measured from the top.
+    """Dot of one node; `x` and `y` are CPU and memory use in percent, with `y` measured from the top.
 
     `name_y` is the vertical position of its label, or None if it has no label.
     """
@@ -60,7 +60,7 @@ class Dot(msgspec.Struct, frozen=True):
 
 
 class BalanceTrend(msgspec.Struct, frozen=True):
-    """The balance of a cluster, the oldest sample first; `line` is a polyline between `low` and 1."""
+    """Trend of a cluster's balance, the oldest sample first; `line` is a polyline between `low` and 1."""
 
     points: list[tuple[datetime, float]]
     line: str
@@ -81,7 +81,7 @@ def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
 
 
 def _free(x: float, y: float, named: Sequence[Dot]) -> float:
-    """Return the vertical label position nearest to the dot at (x, y) that overlaps no label of another dot."""
+    """Return the vertical position for the label of the dot at (x, y): the nearest that overlaps no other label."""
     near = [dot.name_y for dot in named if dot.name_y is not None and abs(dot.x - x) < NAME_WIDTH]
     heights = (y + lines * NAME_HEIGHT for lines in (0, -1, 1, -2, 2))
     return next(height for height in heights if all(abs(height - other) >= NAME_HEIGHT for other in near))

@@ -97,7 +97,7 @@ def fleet_texts() -> dict[str, str]:
 
 
 def measures() -> list[dict[str, str]]:
-    """Return the three bars of a node's tile: CPU, memory and GPU, with their labels."""
+    """Return the CPU, memory and GPU bars of a node's tile, each with its label."""
     return [
         {"kind": "cpu", "label": _("CPU")},
         {"kind": "memory", "label": _("memory")},
@@ -106,7 +106,7 @@ def measures() -> list[dict[str, str]]:
 
 
 def verdicts() -> list[dict[str, str]]:
-    """Return the four status counts, each with the states that it includes and its link."""
+    """Return the four status counters of the page, each with the states that it counts and its link."""
     return [
         {
             "state": "running",

@@ -39,7 +39,7 @@ from ..shell import Shell, page
 
 _BAD, _WAIT = "bad", "wait"
 _MOST_MAINTAINED = 20
-# A component that stops does not send a message, so the page polls.
+# Seconds between two polls of the page; it polls because a component that stops does not send a message.
 _SECONDS_BETWEEN_LOOKS = 30
 
 
@@ -55,7 +55,7 @@ class HealthProblem(msgspec.Struct, frozen=True):
 
 
 class ComponentState(msgspec.Struct, frozen=True):
-    """One component: whether it works (None if unknown), and details."""
+    """State of one component: whether it works (None if unknown), and details."""
 
     name: str
     ok: bool | None
@@ -65,7 +65,7 @@ class ComponentState(msgspec.Struct, frozen=True):
 
 
 class ClusterHealth(msgspec.Struct, frozen=True):
-    """The state of one cluster."""
+    """State of one cluster on the health page."""
 
     cluster: Cluster
     live: bool
@@ -156,7 +156,7 @@ def _parts() -> Iterator[ComponentState]:
 
 
 def _component(name: str, component: Component) -> str:
-    """Return the details of a component as text: its state, or what its displayed time means."""
+    """Return the details of a component as text: its state, or the meaning of the time that is shown with it."""
     idle = {
         "outbox": _("all events are sent"),
         "scheduler": _("no pod is waiting for its first attempt"),

@@ -77,7 +77,7 @@ class ValueKind:
 
 
 class ChoiceKind(ValueKind):
-    """One of a fixed set of values."""
+    """Choice from a fixed set of values."""
 
     operators = ("=", "!=")
     word = gettext_lazy("one of")
@@ -210,8 +210,8 @@ class IsaKind(ValueKind):
         return holds
 
 
-# Arguments of the tests: whether the node runs programs for the requested ISA (above), and whether a machine with the
-# requested ISA runs programs for the node's ISA (below).
+# For each operator, a test of two facts: `above`, the node runs programs for the requested ISA, and `below`, a machine
+# with the requested ISA runs programs for the node's ISA.
 _ISA_TESTS: dict[str, Callable[[bool, bool], bool]] = {
     ">=": lambda above, below: above,
     "<=": lambda above, below: below,

@@ -1,4 +1,4 @@
-"""One view of a list: filter, order and columns, all in the query string.
+"""State of a list (filter, order and columns), all of it in the query string.
 
 `q` is the filter, `sort` a column (descending with a leading `-`), and `columns` are the shown columns. A cookie stores
 the latest choice of columns for URLs without `columns`. Rows with equal sort values have a stable order, by name or ID.
@@ -28,9 +28,10 @@ MOST_VALUES = 200
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Fields and columns of a list.
+    """Declaration of a list: its filter fields and columns.
 
-    For free words, `words` returns the searched text of a row in memory, or the condition for database rows.
+    `words` returns the text of a row in memory that is searched for free words, or, for database rows, the condition
+    that a free word requires.
     """
 
     name: str
@@ -54,7 +55,7 @@ class ColumnHead(msgspec.Struct, frozen=True):
 
 
 class ListView:
-    """One request for a list; `held` are other query parameters that links and forms must keep."""
+    """State of a list in one request: filter, columns, order, page; `held` has other parameters to keep in links."""
 
     def __init__(self, shell: Shell, listing: Listing, **held: str) -> None:
         self.shell = shell
@@ -118,7 +119,7 @@ class ListView:
         column = next((one for one in self.listing.columns if one.name == self.sort.removeprefix("-")), None)
         if column is not None:
             valued = [(column.value(row), row) for row in found]
-            # Unknown values come last in both sort directions.
+            # Unknown values come last, whether the order is ascending or descending.
             there = [pair for pair in valued if pair[0] is not None]
             there.sort(key=itemgetter(0), reverse=self.sort.startswith("-"))
             found = [row for _value, row in there] + [row for value, row in valued if value is None]

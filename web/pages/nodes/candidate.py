@@ -17,7 +17,7 @@ _CARD = re.compile(r"([0-9]{1,4})(?:/([0-9]{1,4}))?")
 
 
 class CandidateUse(msgspec.Struct, frozen=True):
-    """The CPUs that a candidate pod would use, and the thousandths of each GPU, by GPU index."""
+    """Allocation of a candidate pod: CPUs, and thousandths of each GPU by GPU index."""
 
     cpus: frozenset[int] = frozenset()
     cards: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Holders of node resources: a pod of a workload, another pod, or the reserved capacity of a hold."""
+"""Holders of node resources: pods of workloads, other pods, and the reserved capacity of holds."""
 
 from __future__ import annotations
 

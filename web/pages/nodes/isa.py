@@ -1,10 +1,10 @@
 """The ISA tab of a node: its extensions, their sources, and the pending pods that need them.
 
-The sources of an extension are all sources whose reports contain or imply it. For each pending pod with an ISA
-request the tab shows whether the node runs it and which extensions are missing; for each extension, it shows the number
-of pending pods that need it. Extensions are grouped by purpose: the first matching pattern selects the group, and a
-name without a match is in the group *others*. Names are those of `hetsched.isa`: RISC-V extensions, Linux flag names
-for x86 and Arm.
+The sources of an extension are all sources whose reports contain or imply it. For the ISA requests of pending pods, the
+tab shows whether the node runs them and which extensions are missing; for each extension, it shows the number of
+pending pods that need it. Extensions are grouped by purpose: the first matching pattern selects the group, and a name
+without a match is in the group *others*. Names are those of `hetsched.isa`: RISC-V extensions, Linux flag names for x86
+and Arm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from hetsched.placement.models import Pod, Reservation
 from web.api.nodes import facts
 
 MOST_WAITING = 500
-# Extensions that every machine of an architecture has are not counted.
+# Lowest level of each architecture. Every machine has its extensions, so the demand of pending pods for them is not
+# counted.
 _FLOORS = {"riscv": "rv64gc", "x86": "x86-64-v1", "arm": "armv8.0-a"}
 _QUEUED = sorted(state.value for state in QUEUED)
 Context = dict[str, Any]
@@ -78,7 +79,7 @@ def instruction_set(node: Node, reservations: list[Reservation]) -> Context:
 
 
 def _current_claims(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:
-    """Return the current reports of the instruction set, each with the extensions that it contains or implies."""
+    """Return the current reports of the node's ISA, each with the extensions that it contains or implies."""
     row = facts.stated(node)
     found = []
     for item in row.claims.get("isa", ()) if row is not None else ():

@@ -1,8 +1,9 @@
 """Rows of the node list: database columns, and a cache of facts that only node reports contain.
 
-Reading 5,000 reports takes longer than the time limit of a page, and reports change far less often than allocations. So
-a row contains only database columns. The process caches a `ReportSummary` per node and reads it again when the
-cluster's layout revision, the node's revision or the time of its report has changed.
+Reading 5,000 reports takes longer than the time limit of a page, and reports change far less often than allocations. A
+row therefore contains only database columns. The facts from a node's report are cached in the process as a
+`ReportSummary`, which is read again when the cluster's layout revision, the node's revision or the time of its report
+has changed.
 Units: ratios 0-1; free and total amounts in base units (millicores, bytes); GPUs as a number, with a fraction for
 shared GPUs. `held_out` is the allocated share, in thousandths, of GPUs that accept no new pods.
 """
@@ -42,7 +43,7 @@ class ReportSummary(msgspec.Struct, frozen=True):
 
 
 class NodeListRow:
-    """One node of the list; `add_summaries` sets `summary`."""
+    """Row of the node list; `add_summaries` sets `summary`."""
 
     __slots__ = (
         "allocatable", "cards", "doubtful", "family", "gpu_milli_used", "held_out", "id", "installed", "isa",

@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 480, 96
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One point in time: the requested share of each resource, 0-1, and the resulting balance."""
+    """Point of a trend: the requested share of each resource at one time, 0-1, and the resulting balance."""
 
     at: datetime
     ratios: list[float | None]

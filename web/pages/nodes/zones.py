@@ -136,13 +136,14 @@ def _cores(
 def _memory(zone: facts.ZoneFacts, *, spread: bool) -> Context | None:
     """Return the allocated memory of a zone.
 
-    `spread` is true if pods on the node hold memory without a zone, which may be in any zone.
+    `spread` is true if pods on the node hold memory that is not assigned to a zone, and that may be in any zone.
     """
     if MEMORY not in zone.allocatable:
         return None
     held = [int(grant.get("memoryMiB") or 0) for grant in zone.held]
     shown = use(MEMORY, parse_amount(MEMORY, zone.allocatable[MEMORY]), sum(held) * MIB)
-    # The reservation of a zone contains memory only if the policy accounts for memory by zone.
+    # A reservation contains the memory of a zone only if the policy accounts for memory by zone; otherwise the amount
+    # is unknown.
     return {**shown, "uncounted": held.count(0), "counted": any(held) or not (held or spread)}
 
 

@@ -1,4 +1,4 @@
-"""The policy list: purpose, active version, users and drafts of each policy."""
+"""The policy list: purpose, active version and drafts of each policy, and the clusters and namespaces that use it."""
 
 from __future__ import annotations
 

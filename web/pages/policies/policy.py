@@ -90,7 +90,8 @@ def plan_text(plan: PolicyPlan) -> str:
 
 MOST_VERSIONS = 200
 MOST_DECISIONS = 15
-# number of recent decisions that are searched for placements by this policy, which may be rarely used
+# Number of recent decisions that are searched for placements by this policy. The limit bounds the search for a policy
+# that is rarely used.
 LOOK_BACK = 20_000
 
 
@@ -193,7 +194,7 @@ def _shown(shell: Shell, revisions: list[PolicyRevision], active: PolicyRevision
 
 
 def _locked(subject: Subject, policy: Policy) -> str:
-    """Return why the policy is read-only for this user, or "" if it is editable."""
+    """Return the reason why the policy is read-only for this user, or "" if it is editable."""
     if not subject.may(Action.EDIT_POLICY):
         return _("Your account has read-only access. Editing policies needs the role policy-admin.")
     if policy.keeper is not None:

@@ -24,7 +24,7 @@ _UNITS = {"seconds": "s", "percent": "%", "mib": "MiB", "millis": "ms", "bytes":
 
 
 class ParameterField(msgspec.Struct, frozen=True):
-    """One parameter: `value` and `default` are JSON text for the script; `shown` is the text of the control."""
+    """Form control of a parameter: `value` and `default` are JSON text for the script; `shown` is the visible text."""
 
     name: str
     title: str
@@ -40,14 +40,14 @@ class ParameterField(msgspec.Struct, frozen=True):
 
     @property
     def bounds(self) -> str:
-        """Return the bounds as text, or "" if the parameter has no bounds."""
+        """Return the bounds as text, or "" if the parameter has no lower bound."""
         if self.least is not None and self.most is not None:
             return f"{self.least:g}–{self.most:g}"
         return f"≥ {self.least:g}" if self.least is not None else ""
 
 
 class PluginFields(msgspec.Struct, frozen=True):
-    """One plugin; `parts` are its extension points as text."""
+    """Form row of one plugin; `parts` are its extension points as text."""
 
     name: str
     summary: str

@@ -1,7 +1,7 @@
 """The queue page: pending pods with their position, state and next attempt.
 
-The counts are the same as on the fleet page. Pods that never fit are counted separately and have a separate tab,
-although they are retried when the cluster changes.
+The counts are the same as on the fleet page. Pods that never fit are retried when the cluster changes; they are
+nevertheless counted separately and have a separate tab.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The explanation of one decision, prepared for display.
 
-Reasons are in filter order. Each node is counted only for the first filter that rejected it, with all reasons of that
-filter.
+Reasons are in filter order. Each node is counted only for the first filter that rejected it, and for all reasons of
+that filter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
             {
                 "reason": reason,
                 "ratio": reason.nodes / most if most else None,
-                # The message often already lists the missing items.
+                # Omit missing items that the message already names.
                 "missing": [name for name in reason.missing if name not in reason.message],
             }
             for reason in decision.reasons
@@ -49,7 +49,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
 
 
 def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:
-    """Return the plugins of a policy that score, with their weights; the others only filter."""
+    """Return the scoring plugins of a policy with their weights, without plugins that only filter."""
     registry = load_registry()
     return [
         (use.name, use.weight)
@@ -78,7 +78,7 @@ def _device_allocation(decision: Decision, pod: Pod) -> DeviceAllocation | None:
 
 
 def _conflicts(decision: Decision) -> list[dict[str, Any]]:
-    """Return the facts that are currently contradicted, for the nodes of a decision."""
+    """Return the contradicted facts of the nodes that a decision concerns."""
     names = {decision.node_name, *(row.name for row in decision.top)} - {""}
     rows = Node.objects.filter(cluster_id=decision.cluster_id).defer("report").order_by("name")
     found = list(rows.filter(name__in=names)) if names else []
