@@ -53,7 +53,7 @@ async function read(id) {
 async function send(row, body) {
   const headers = { "Content-Type": "application/json", "If-Match": row.tag, "X-CSRFToken": token() };
   const request = { method: "POST", headers, body: JSON.stringify(body) };
-  // A request without a response is reported together with the results of the other requests.
+  // Report a request without a response with the results of the other requests, instead of throwing.
   const answer = await fetch(`/api/v1/workloads/${row.id}/actions/`, request).catch(() => null);
   if (!answer) return unreachable();
   if (answer.ok) return null;

@@ -35,7 +35,7 @@ button.addEventListener("click", async () => {
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   const version = form.elements.version.value;
-  // A version without a name belongs to the policy of the decision.
+  // A version without a policy name is a version of the decision's policy.
   const policy = form.elements.policy.value || (version && form.dataset.policy);
   const query = new URLSearchParams(Object.entries({ policy, version }).filter(([, value]) => value));
   again.replaceChildren(element("p", { class: "muted" }, words["working-out"]));

@@ -100,7 +100,7 @@ function drawMaintenance(changed) {
 }
 
 const moved = new Set();
-// The whole panel counts, because it contains the button that applies updates: the pointer must be able to reach it.
+// Updates wait while the pointer is anywhere on the panel, so that it can reach the button that applies them.
 const panel = holder.closest(".panel");
 const isRead = () => panel.matches(":hover") || holder.contains(document.activeElement);
 

@@ -20,7 +20,7 @@ function nextTab(step) {
   tabs[here + step]?.click();
 }
 
-// The first link of the row gets the focus, so that Enter opens it.
+// Focus the first link of the row, so that Enter opens it.
 function nextRow(step) {
   const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => row.querySelector(ROW_LINK) && row.checkVisibility());
   const here = rows.indexOf(document.activeElement?.closest("tr"));

@@ -11,7 +11,7 @@ const nearest = (weight) => STOPS.reduce((best, stop, at) => (Math.abs(stop - we
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 export class PolicyForm {
-  // `deciding`: the plugins of the active version; a plugin that is enabled again gets its values from there.
+  // `deciding`: the plugins of the active version, from which a plugin that is enabled again gets its values.
   constructor(root, words, deciding, changed) {
     this.root = root;
     this.deciding = deciding;

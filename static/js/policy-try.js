@@ -80,7 +80,7 @@ export class Try {
       decision.added.set(name, JSON.stringify(params));
       for (const node of decision.nodes) {
         const score = found.get(node.name)?.scores.find(({ plugin }) => plugin === name);
-        // The plugin had no weight in the decision, so the recorded total does not change.
+        // Weight 0, as in the decision, so that the recorded total does not change.
         node.scores = node.scores.filter(({ plugin }) => plugin !== name).concat(score ? [{ ...score, weight: 0 }] : []);
       }
     }

@@ -50,7 +50,7 @@ export class Question {
     return { query, hash: complete ? hash : "", complete };
   }
 
-  // A policy alone is not a question, but drained nodes alone are.
+  // Drained nodes without pods are a question; a policy without pods is not.
   get isEmpty() {
     return !this.hasPods && !this.drain.length;
   }

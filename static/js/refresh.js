@@ -128,7 +128,7 @@ function hold(part, fresh, before) {
     for (const one of both) for (const kind of LEAVES) one.addEventListener(kind, later);
   }
   held.fresh = fresh;
-  // Parts may change without a new revision, such as the state of a worker; then there is no number to show.
+  // Parts may change without a new revision, such as the state of a worker; the button then shows no number.
   const updates = shown - held.seen;
   held.button.textContent = updates ? fill(page.dataset.held, { n: counted(updates) }) : page.dataset.heldUncounted;
 }

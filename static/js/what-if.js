@@ -208,7 +208,7 @@ function compare(mine, whole, other, second) {
   drawComparison(comparison, words, sides, pinned ? () => exchange(mine, other) : null);
 }
 
-// Swaps the pinned question and the form.
+// Swaps the pinned question and the question in the form.
 function exchange(mine, other) {
   pin(mine);
   put(other);

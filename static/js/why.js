@@ -161,7 +161,7 @@ new MutationObserver(() => {
   if (now === verdict) return;
   const [before, after] = [verdict, now].map((one) => one.dataset.decision);
   verdict = now;
-  // The first decision needs a reload with its node table. After further decisions the shown table is outdated.
+  // The first decision adds parts to the page, so reload it. After a further decision, remove the outdated node table.
   if (!before && after) return location.reload();
   if (before !== after) {
     document.getElementById("matrix").replaceChildren();
