@@ -120,7 +120,7 @@ def compare(cluster: Cluster, lease: Lease) -> Discovery:
             writes += wanted
             conflicts += remaining
     except InputError as error:
-        failure = Message("{said} [{code}]", said=error.message, code=error.code)
+        failure = Message("{detail} [{code}]", detail=error.message, code=error.code)
         return Discovery(reason=verbatim(error.code), failures=(failure,))
     except ApiFailure as refused:
         reason = Message("the API server rejects the request")
@@ -235,7 +235,7 @@ def _write(api: Api, lease: Lease, writes: list[Write]) -> tuple[int, Message, l
         except ApiFailure as failure:
             if failure.status == 404:
                 continue  # the node was deleted in the meantime
-            message = Message("{name}: {said}", name=f"{write.name}: {write.what}", said=failure.text)
+            message = Message("{name}: {detail}", name=f"{write.name}: {write.what}", detail=failure.text)
             failures.append(shortened(message, 300))
             if failure.status == 0:
                 return written, Message("the API server does not respond"), failures

@@ -172,7 +172,7 @@ def _sentence(namespace: str, summary: str, state: str, message: str) -> str:
     tenant = Redaction(frozenset({namespace}))
     text = tenant.summary(summary)
     return (
-        Message("{said}, but was not bound: {reason}", said=text, reason=tenant.message(message))
+        Message("{detail}, but was not bound: {reason}", detail=text, reason=tenant.message(message))
         if state == State.PENDING.value
         else text
     )

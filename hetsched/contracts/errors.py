@@ -42,7 +42,7 @@ def without_path(error: msgspec.DecodeError) -> tuple[Message, str]:
 def with_path(error: msgspec.DecodeError) -> Message:
     """Return the message of an error that names the JSON path of the value."""
     message, path = without_path(error)
-    return Message("{said} - at {text}", said=message, text=f"`{path}`") if path else message
+    return Message("{detail} - at {text}", detail=message, text=f"`{path}`") if path else message
 
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class InputError(ValueError):
     @property
     def text(self) -> Message:
         """Return the place, the message, the code and the hint as one text."""
-        message = Message("{said} [{code}]", said=self.message, code=self.code)
+        message = Message("{detail} [{code}]", detail=self.message, code=self.code)
         if self.place:
-            message = Message("{name}: {said} [{code}]", name=self.place, said=self.message, code=self.code)
+            message = Message("{name}: {detail} [{code}]", name=self.place, detail=self.message, code=self.code)
         return with_hint(message, self.hint)
 
     @property

@@ -5,7 +5,7 @@ The template and the parameters are used at the entry points to translate the me
 outside a reader's scope.
 
 A parameter is a text, a number, another message, or `joined` items. The placeholders `pod` and `pods` are for pod keys
-(`namespace/name`). If a sentence quotes another program's text about such a pod, it ends in `: {said}`.
+(`namespace/name`). If a sentence quotes another program's text about such a pod, it ends in `: {detail}`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ HIDDEN = "(a pod of another namespace)"
 BY_KUBELET = "kubelet:"  # prefix for pods that the kubelet assigned resources to and the control plane does not know
 MOST_NAMED = 5
 _STORED = '{"template":'
-_ABOUT = ": {said}"
+_ABOUT = ": {detail}"
 _PODS = ("pod", "pods")
+_DETAIL, _EARLIER_DETAIL = "detail", "said"  # messages that an earlier version stored have the second name
 
 Value = str | int | float  # a Message is a str
 Params = Mapping[str, Any] | tuple[Any, ...]
@@ -67,7 +68,7 @@ class Message(str):
         template = self.template
         if template.endswith(_ABOUT) and any(params[name] != self.params[name] for name in _PODS if name in params):
             template = template.removesuffix(_ABOUT)
-            del params["said"]
+            del params[_DETAIL]
         return Message(template, **params)
 
 
@@ -175,7 +176,11 @@ def _to_value(value: Any) -> str | int | float | Parts:
 def _message(parts: Parts) -> Message:
     if isinstance(parts.params, list):
         return joined(parts.template, [_value(value) for value in parts.params])
-    return Message(parts.template, **{name: _value(value) for name, value in parts.params.items()})
+    params = {name: _value(value) for name, value in parts.params.items()}
+    if _EARLIER_DETAIL not in params:
+        return Message(parts.template, **params)
+    params[_DETAIL] = params.pop(_EARLIER_DETAIL)
+    return Message(parts.template.replace(f"{{{_EARLIER_DETAIL}}}", f"{{{_DETAIL}}}"), **params)
 
 
 def _value(value: str | int | float | Parts) -> Value:

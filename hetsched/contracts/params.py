@@ -39,7 +39,7 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
     except msgspec.ValidationError as error:
         known = joined(", ", declaration.__struct_encode_fields__) or "none"
         hint = _choices(declaration, str(error)) or Message("Known parameters: {text}", text=known)
-        message = Message("{name}: {said}", name=plugin, said=str(error))
+        message = Message("{name}: {detail}", name=plugin, detail=str(error))
         raise InputError("PolicyParamInvalid", message, place="params", hint=hint) from None
 
 

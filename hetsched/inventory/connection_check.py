@@ -64,9 +64,9 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
             continue
         detail = Message("required to {purpose}", purpose=answer.right.purpose)
         if answer.namespace:
-            detail = Message("{said} in namespace {namespace}", said=detail, namespace=answer.namespace)
+            detail = Message("{detail} in namespace {namespace}", detail=detail, namespace=answer.namespace)
         if answer.reason:
-            detail = Message("{said}: {text}", said=detail, text=answer.reason)
+            detail = Message("{detail}: {text}", detail=detail, text=answer.reason)
         yield Check(f"right to {answer.right}", False, shortened(detail, 500))
     detail = Message("{n} rights granted, {m} namespaces enrolled", n=granted, m=len(namespaces))
     yield Check("rights", granted > 0, detail)
@@ -144,7 +144,7 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
         "{n} nodes, {m} with an agent, {k} agents without a recent report, at {time}",
         n=found.nodes, m=found.reported, k=found.silent_count, time=found.at,
     )  # fmt: skip
-    differences = Message("{n} differences, but nothing was written: {said}", n=found.differing, said=found.reason)
+    differences = Message("{n} differences, but nothing was written: {detail}", n=found.differing, detail=found.reason)
     if found.writes:
         differences = Message(
             "{n} of {m} differences written, {k} owned by other field managers",
@@ -155,4 +155,4 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
 
 
 def _describe_error(error: Any) -> Message:
-    return Message("{said} [{code}]", said=error.message, code=error.code)
+    return Message("{detail} [{code}]", detail=error.message, code=error.code)

@@ -48,8 +48,8 @@ def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int |
             raise InputError(
                 "PriorityNotAllowed",
                 Message(
-                    "{said}; the priority cannot be compared with {n}, the highest priority for this token",
-                    said=unknown.message,
+                    "{detail}; the priority cannot be compared with {n}, the highest priority for this token",
+                    detail=unknown.message,
                     n=most,
                 ),
                 place=unknown.field,

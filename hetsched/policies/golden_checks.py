@@ -124,4 +124,4 @@ def worst_result(results: Mapping[str, GoldenVerdict]) -> tuple[GoldenState, Mes
     name, first = ranked[0]
     if len(results) == 1:
         return first.state, first.got
-    return first.state, Message("{said} (policy {name})", said=first.got, name=name)
+    return first.state, Message("{detail} (policy {name})", detail=first.got, name=name)

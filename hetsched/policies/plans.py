@@ -284,21 +284,23 @@ def _save_state(row: PolicyPlan, watch: HysteresisState, now: datetime) -> bool:
 def _activate(row: PolicyPlan, version: int, why: Message, now: datetime, *, done: str) -> bool:
     """Activate a version on behalf of the plan's author; record the result on the plan."""
     actor = Program(f"plan {row.name} by {row.author}"[:255], "plan")
-    reason = Message("{text} (plan {name}: {said})", text=row.reason, name=row.name, said=why)
+    reason = Message("{text} (plan {name}: {detail})", text=row.reason, name=row.name, detail=why)
     active = Policy.objects.values_list("active_version", flat=True).get(pk=row.policy_id)
     if active == version:
-        _conclude(row, done, Message("version {version} was already active: {said}", version=version, said=why), now)
+        _conclude(
+            row, done, Message("version {version} was already active: {detail}", version=version, detail=why), now
+        )
         return False
     try:
         activate(row.policy.name, version, actor=actor, reason=reason, expected_active=active)
     except InputError as refusal:
         with write_transaction():
             record_refused_activation(row.policy.name, version, refusal, actor=actor, reason=reason)
-            note = Message("version {version} was not activated: {said}", version=version, said=refusal.message)
+            note = Message("version {version} was not activated: {detail}", version=version, detail=refusal.message)
             _conclude(row, PolicyPlan.REFUSED, note, now)
         return False
     row.last_switched_at = now
-    _conclude(row, done, Message("activated version {version}: {said}", version=version, said=why), now)
+    _conclude(row, done, Message("activated version {version}: {detail}", version=version, detail=why), now)
     return True
 
 

@@ -98,7 +98,10 @@ def waits_for(node: str, going: Sequence[PlacedPod]) -> Reason:
 def was_refused(victim: str, message: str) -> Reason:
     """Return the reason that reports that the eviction of `victim` was refused."""
     return Reason(
-        "PreemptionRefused", PREEMPTION_SOURCE, 0, Message("{pods} was not evicted: {said}", pods=victim, said=message)
+        "PreemptionRefused",
+        PREEMPTION_SOURCE,
+        0,
+        Message("{pods} was not evicted: {detail}", pods=victim, detail=message),
     )
 
 

@@ -44,7 +44,7 @@ def placement_summary(pod: str, outcome: Outcome, score: str) -> Message:
     else:
         message = Message("{pod} placed on {node} with GPU {card}, score {score}", card=cards[0].index, **where)
     victims = [placed.pod.key for placed in outcome.evicted]
-    return Message("{said}, replacing {pods}", said=message, pods=format_pods(victims, 1)) if victims else message
+    return Message("{detail}, replacing {pods}", detail=message, pods=format_pods(victims, 1)) if victims else message
 
 
 def unknown_images(pod: PodSpec) -> tuple[Message, ...]:
@@ -54,9 +54,9 @@ def unknown_images(pod: PodSpec) -> tuple[Message, ...]:
         return ()
     first = unknown[0]
     if unknown[1:]:
-        template = "the platforms of {image} and {n} more images are unknown: {said}"
-        return (Message(template, image=first.image, n=len(unknown) - 1, said=first.unknown),)
-    return (Message("the platforms of {image} are unknown: {said}", image=first.image, said=first.unknown),)
+        template = "the platforms of {image} and {n} more images are unknown: {detail}"
+        return (Message(template, image=first.image, n=len(unknown) - 1, detail=first.unknown),)
+    return (Message("the platforms of {image} are unknown: {detail}", image=first.image, detail=first.unknown),)
 
 
 def image_warnings(outcome: Outcome) -> tuple[Message, ...]:

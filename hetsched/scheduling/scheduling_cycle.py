@@ -288,8 +288,8 @@ class SchedulingCycle:
         self._outcomes[pending.spec.key] = assignment.outcome
         self._assumed.append((position, assignment.outcome, scheduler))
         result = self._placed_result(pending, spec, assignment.outcome, assignment.top, ())
-        template = "{said}, on the capacity reserved by hold {n}"
-        summary = Message(template, said=result.summary, n=assignment.hold_id)
+        template = "{detail}, on the capacity reserved by hold {n}"
+        summary = Message(template, detail=result.summary, n=assignment.hold_id)
         return msgspec.structs.replace(result, summary=summary, used_reservation=assignment.reservation)
 
     def _nominate(
@@ -387,7 +387,7 @@ class SchedulingCycle:
             return msgspec.structs.replace(refused, waits_for=found.waits_for)
         plugin, refusal = outcome.refusal
         reason = Reason(refusal.code, plugin, 0, refusal.message)
-        summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
+        summary = Message("{pod} waits: {detail}", pod=pending.spec.key, detail=reason.message)
         return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
 
 

@@ -190,7 +190,7 @@ def _set_aside(result: Result, refusal: Contradiction) -> Result:
     message = Message("the placement conflicts with an existing reservation that the scheduler cache does not contain")
     reason = Reason("LedgerRefused", "ledger", 0, message)
     waiting = result.waiting
-    summary = Message("{pod} waits: {said}", pod=waiting.spec.key, said=message)
+    summary = Message("{pod} waits: {detail}", pod=waiting.spec.key, detail=message)
     refused = Result(waiting, Verdict.NOT_NOW, summary, result.policy_name, result.policy_version, reasons=(reason,))
     waits = WaitsFor("ledger", (Event.POD_RELEASED, Event.TIME), Message("the release of the conflicting reservation"))
     return msgspec.structs.replace(refused, waits_for=(waits,))

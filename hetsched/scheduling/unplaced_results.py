@@ -37,7 +37,7 @@ def nominated_result(
 ) -> Result:
     """Return the result of a pod that waits for the deletion of `victims`; `evicted` lists evictions to request."""
     reason = waits_for(found.node_name, victims)
-    summary = Message("{pod} waits: {said}", pod=pending.spec.key, said=reason.message)
+    summary = Message("{pod} waits: {detail}", pod=pending.spec.key, detail=reason.message)
     summary = joined("; ", [summary, *held_by(diagnosis)])
     result = rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason, *diagnosis.recorded))
     victims_wait = WaitsFor(

@@ -12,8 +12,10 @@ from web.translation import translate
 
 pytestmark = pytest.mark.django_db
 
-REASON = Message("{text} (plan {name}: {said})", text="cheaper", name="night", said=Message("at {time}", time="22:00"))
-GOT = Message("{said} (policy {name})", said=Message("the node is cordoned"), name="spread")
+REASON = Message(
+    "{text} (plan {name}: {detail})", text="cheaper", name="night", detail=Message("at {time}", time="22:00")
+)
+GOT = Message("{detail} (policy {name})", detail=Message("the node is cordoned"), name="spread")
 
 
 def read_back(**values: object) -> AuditEntry:

@@ -58,8 +58,8 @@ def test_parameters_with_text_of_the_caller_stay() -> None:
 
 
 def test_differences_of_a_repeated_decision_are_redacted_by_parameters() -> None:
-    message = Message("{pods} was not evicted: {said}", pods="other/b", said="budget other/c has no room")
-    difference = DecisionDifference(Message("{name}: {said}", name="preemption", said=message), "0", "1")
+    message = Message("{pods} was not evicted: {detail}", pods="other/b", detail="budget other/c has no room")
+    difference = DecisionDifference(Message("{name}: {detail}", name="preemption", detail=message), "0", "1")
     assert WEB._redacted(difference.what) == f"preemption: {HIDDEN} was not evicted"
     assert difference.what == "preemption: other/b was not evicted: budget other/c has no room"
 

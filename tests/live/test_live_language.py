@@ -16,7 +16,7 @@ from hetsched.inventory.staleness import watch_document
 from hetsched.journal.publish import message
 from web.live import rights, socket_reads
 
-SUMMARY = Message("{pod} does not fit now: {said}", pod="a/b", said=Message("the node is cordoned"))
+SUMMARY = Message("{pod} does not fit now: {detail}", pod="a/b", detail=Message("the node is cordoned"))
 CHINESE = "a/b 目前放不下：节点已封锁"
 
 

@@ -63,9 +63,9 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
     [
         (
             Message(
-                "{pod} does not fit now: {said}",
+                "{pod} does not fit now: {detail}",
                 pod="hpc/solver-1",
-                said=Message(
+                detail=Message(
                     "{n} of {m} nodes fit ({each})",
                     n=0,
                     m=48,
@@ -73,16 +73,16 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
                         "; ",
                         [
                             Message(
-                                "{count} {said}",
+                                "{count} {detail}",
                                 count=20,
-                                said=Message(
+                                detail=Message(
                                     "the node runs {isa}, but the pod requires {need}", isa="x86", need="armv8.2-a"
                                 ),
                             ),
                             Message(
-                                "{count} {said}",
+                                "{count} {detail}",
                                 count=4,
-                                said=Message("the node lacks {names}", names=joined(", ", ["asimdrdm", "dcpop"])),
+                                detail=Message("the node lacks {names}", names=joined(", ", ["asimdrdm", "dcpop"])),
                             ),
                         ],
                     ),
@@ -97,8 +97,8 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
         ),
         (
             Message(
-                "{said}, replacing {pods}",
-                said=Message(
+                "{detail}, replacing {pods}",
+                detail=Message(
                     "{pod} placed on {node} with {n}/1000 of GPU {card}, score {score}",
                     pod="ml/p",
                     node="t4-0",

@@ -18,7 +18,7 @@ from web.translation import translate
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = [path for name in ("hetsched", "web", "workers") for path in (ROOT / name).rglob("*.py")]
 # Other texts with placeholders in modules with messages.
-OTHER = {"#/components/schemas/{name}", ": {said}", "{text}"}
+OTHER = {"#/components/schemas/{name}", ": {detail}", "{text}"}
 _HOLE = re.compile(r"\{[a-z]\w*\}")
 
 
@@ -49,7 +49,7 @@ def literals() -> Iterator[str]:
 
 def cut(found: Iterable[str]) -> set[str]:
     """Return the templates that redaction leaves of those about a pod."""
-    return {text.removesuffix(": {said}") for text in found if "{pod}" in text or "{pods}" in text}
+    return {text.removesuffix(": {detail}") for text in found if "{pod}" in text or "{pods}" in text}
 
 
 def composed_templates(code: str) -> int:
@@ -91,20 +91,22 @@ def test_no_template_is_composed() -> None:
     [
         (
             Message(
-                "{pod} does not fit now: {said}",
+                "{pod} does not fit now: {detail}",
                 pod="a/b",
-                said=Message(
+                detail=Message(
                     "{n} of {m} nodes fit ({each})",
                     n=0,
                     m=2,
-                    each=joined("; ", [Message("{count} {said}", count=2, said=Message("the node is cordoned"))]),
+                    each=joined("; ", [Message("{count} {detail}", count=2, detail=Message("the node is cordoned"))]),
                 ),
             ),
             "a/b 目前放不下：2 个节点中有 0 个可行（2 个：节点已封锁）",
         ),
         (Message("the node lacks {names}", names=joined(", ", ["v", "zba"])), "节点缺少 v、zba"),
         (
-            Message("{said}, replacing {pods}", said=Message("placed on {node}", node="n"), pods=format_pods(["a/x"])),
+            Message(
+                "{detail}, replacing {pods}", detail=Message("placed on {node}", node="n"), pods=format_pods(["a/x"])
+            ),
             "放置到 n，取代 a/x",
         ),
         (Message("the taint {taint} is not tolerated", taint="the node is cordoned"), None),

@@ -17,7 +17,7 @@ from workers.report import _sentence
 def test_victims_are_named_in_their_own_namespace_alone(namespace: str, expected: str) -> None:
     hidden = "(a pod of another namespace)"
     placed = Message("placed on {node}", node="n1")
-    summary = Message("{said}, replacing {pods}", said=placed, pods="ml/b")
+    summary = Message("{detail}, replacing {pods}", detail=placed, pods="ml/b")
     assert _sentence(namespace, summary, "running", "") == expected.format(hidden=hidden)
 
 

@@ -41,7 +41,9 @@ class ApiFailure(Exception):
     def __init__(
         self, status: int, reason: str, message: str, retry_after_seconds: float = 0.0, causes: tuple[str, ...] = ()
     ) -> None:
-        self.text = Message("{name}: {said}", name=f"{status} {reason}" if status else reason, said=verbatim(message))
+        self.text = Message(
+            "{name}: {detail}", name=f"{status} {reason}" if status else reason, detail=verbatim(message)
+        )
         super().__init__(str(self.text))
         self.status = status
         self.reason = reason

@@ -117,7 +117,7 @@ def kind_hint(warnings: Sequence[ManifestWarning]) -> Message:
     """Return the hint for a kind that was not read, or an empty message if every kind was read."""
     for each in warnings:
         if each.code == "KindUnknown":
-            return Message("{name}: {said}", name=each.place, said=each.hint or each.message)
+            return Message("{name}: {detail}", name=each.place, detail=each.hint or each.message)
     return Message("")
 
 

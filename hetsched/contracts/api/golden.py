@@ -53,7 +53,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     def words(self) -> Message:
         """The expectation as a phrase."""
         if self.verdict:
-            return Message("rejected: {said}", said=Message(self.verdict))
+            return Message("rejected: {detail}", detail=Message(self.verdict))
         if self.isa:
             return Message("a node that runs {isa} natively", isa=self.isa)
         if self.selector:

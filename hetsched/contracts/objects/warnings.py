@@ -32,7 +32,7 @@ class ManifestWarning(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def text(self) -> Message:
         """The warning in one line."""
-        return with_hint(Message("{name}: {said}", name=self.place, said=self.message), self.hint or "")
+        return with_hint(Message("{name}: {detail}", name=self.place, detail=self.message), self.hint or "")
 
     def as_error(self) -> InputError:
         """Return the error of this warning in strict mode."""

@@ -31,9 +31,9 @@ from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal
 
 _HEADS = {
-    Verdict.MISCONFIGURED: "{pod} is misconfigured: {said}",
-    Verdict.NEVER_FITS: "{pod} never fits this cluster, not even empty: {said}",
-    Verdict.NOT_NOW: "{pod} does not fit now: {said}",
+    Verdict.MISCONFIGURED: "{pod} is misconfigured: {detail}",
+    Verdict.NEVER_FITS: "{pod} never fits this cluster, not even empty: {detail}",
+    Verdict.NOT_NOW: "{pod} does not fit now: {detail}",
 }
 
 # Maximum number of reasons in the summary. If there are more, it names one reason fewer and counts the rest.
@@ -224,11 +224,13 @@ def _sentence(
     if len(shown) > _MOST_REASONS:
         shown.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
         del shown[_MOST_REASONS - 1 :]
-    parts = [Message("{count} {said}", count=r.nodes, said=r.message) for r in sorted(shown, key=lambda r: -r.nodes)]
+    parts = [
+        Message("{count} {detail}", count=r.nodes, detail=r.message) for r in sorted(shown, key=lambda r: -r.nodes)
+    ]
     others = [r.nodes for r in reasons if r not in shown]
     if others:
         message = Message("for {n} other reasons", n=len(others))
-        parts.append(Message("{count} {said}", count=sum(others), said=message))
+        parts.append(Message("{count} {detail}", count=sum(others), detail=message))
     if not parts:
         return _summary_of(verdict, pod, Message("{n} of {m} nodes fit", n=0, m=nodes))
     counts = Message("{n} of {m} nodes fit ({each})", n=0, m=nodes, each=joined("; ", parts))
@@ -237,7 +239,7 @@ def _sentence(
 
 def _summary_of(verdict: Verdict, pod: PodSpec, message: Message) -> Message:
     """Return the summary of a pod's diagnosis: the verdict and the reasons in `message`."""
-    return Message(_HEADS[verdict], pod=pod.key, said=message)
+    return Message(_HEADS[verdict], pod=pod.key, detail=message)
 
 
 def unknown_reasons(scheduler: Handle, pod: PodSpec) -> tuple[Reason, ...]:

@@ -278,5 +278,5 @@ def policy_from_plain(values: Mapping[str, Any], *, name: str) -> PolicySpec:
         place = f"spec{field.rstrip('`')}"
         hint = "Write a value of this type and range"
         raise InputError(
-            "PolicyMalformed", Message("policy {name}: {said}", name=name, said=message), place=place, hint=hint
+            "PolicyMalformed", Message("policy {name}: {detail}", name=name, detail=message), place=place, hint=hint
         ) from None

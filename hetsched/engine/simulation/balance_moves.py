@@ -64,13 +64,15 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         else Message(_NO_GAIN, value=f"{LEAST_GAIN:g}")
     )
     now, aim = four_digits(board.balance), f"{goal:g}"
-    stays = Message("the balance remains at {value}, below the target {goal}: {said}", value=now, goal=aim, said=why)
+    stays = Message(
+        "the balance remains at {value}, below the target {goal}: {detail}", value=now, goal=aim, detail=why
+    )
     nearest = Nearest("", stays)
     if not made:
-        return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, said=stays), [], nearest=nearest)
+        return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, detail=stays), [], nearest=nearest)
     text = Message(
-        "after {moves}, the balance rises from {was} to {now}, below the target {goal}; {said}",
-        moves=move_count(made), was=four_digits(began), now=now, goal=aim, said=why,
+        "after {moves}, the balance rises from {was} to {now}, below the target {goal}; {detail}",
+        moves=move_count(made), was=four_digits(began), now=now, goal=aim, detail=why,
     )  # fmt: skip
     return SearchResult(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
 

@@ -92,7 +92,7 @@ def _refused(scheduler: Scheduler, pod: PodSpec, expect: Expectation) -> tuple[G
         return GoldenState.KEPT, Message(diagnosis.verdict.value)
     unknown = unknown_reasons(scheduler, pod) if pod.ready else ()
     if unknown:
-        return GoldenState.UNKNOWN, Message("unknown: {said}", said=unknown[0].message)
+        return GoldenState.UNKNOWN, Message("unknown: {detail}", detail=unknown[0].message)
     return GoldenState.BROKEN, diagnosis.summary
 
 

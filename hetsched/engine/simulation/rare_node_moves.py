@@ -55,7 +55,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
     nearest = Nearest(stuck[0].nearest.node, _unplaced_message(stuck), stuck[0].nearest.pods) if stuck else None
     if not moves:
         assert nearest is not None
-        return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, said=nearest.message), [], nearest=nearest)
+        return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, detail=nearest.message), [], nearest=nearest)
     places = [placement(outcome, board.state) for outcome in search.placed if outcome.pod.key in helped]
     verdict = AdviceVerdict.PARTLY if stuck else AdviceVerdict.PLAN
     pods = format_pods([place.pod for place in places], NAMED)
@@ -104,8 +104,8 @@ def _rare_move(board: Board, search: RoomSearch, moved: AppliedMove, rarity: Rar
 def _unplaced_message(stuck: Sequence[Failure]) -> Message:
     pod, message = stuck[0].pod.key, stuck[0].nearest.message
     if len(stuck) == 1:
-        return Message("{pod} still does not fit: {said}", pod=pod, said=message)
-    return Message("{pod} and {n} more pods still do not fit: {said}", pod=pod, n=len(stuck) - 1, said=message)
+        return Message("{pod} still does not fit: {detail}", pod=pod, detail=message)
+    return Message("{pod} and {n} more pods still do not fit: {detail}", pod=pod, n=len(stuck) - 1, detail=message)
 
 
 def _rare_demands(board: Board, pods: Iterable[PodSpec]) -> list[RareDemand]:

@@ -24,8 +24,8 @@ def make_room(board: Board, units: Units, question: Question) -> SearchResult:
         failure = search.make_room(group, units.on_row)
         if failure is not None:
             text = Message(
-                "no useful plan: {pod} does not fit even after {n} moves: {said}",
-                pod=failure.pod.key, n=question.most_moves, said=failure.nearest.message,
+                "no useful plan: {pod} does not fit even after {n} moves: {detail}",
+                pod=failure.pod.key, n=question.most_moves, detail=failure.nearest.message,
             )  # fmt: skip
             search.undo_all()
             return SearchResult(AdviceVerdict.NONE, text, [], nearest=failure.nearest, at_least=search.at_least)

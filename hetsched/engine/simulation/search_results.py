@@ -13,7 +13,7 @@ from hetsched.contracts.message import Message, joined
 from .moves import AppliedMove, Board
 
 NAMED = 3  # maximum number of pods that a text names
-NO_PLAN = "no useful plan: {said}"
+NO_PLAN = "no useful plan: {detail}"
 ROOM = "after {moves}, there is enough capacity for {pods} on {names}"
 
 

@@ -192,7 +192,7 @@ def _explain_unplaced(scheduler: Scheduler, outcome: Outcome) -> Diagnosis:
         Verdict.NOT_NOW,
         (reason, *diagnosis.reasons),
         diagnosis.funnel,
-        Message("{pod} is {said}", pod=outcome.pod.key, said=refusal.message),
+        Message("{pod} is {detail}", pod=outcome.pod.key, detail=refusal.message),
     )
 
 
@@ -320,7 +320,9 @@ def evicting(evicted: Sequence[Evicted]) -> Message | None:
         message = Message(
             "the placement requires the eviction of {n} running pods from {m} nodes", n=len(evicted), m=nodes
         )
-    return Message("{said}, {n} of which violate a disruption budget", said=message, n=broken) if broken else message
+    return (
+        Message("{detail}, {n} of which violate a disruption budget", detail=message, n=broken) if broken else message
+    )
 
 
 def _matrix_order(row: NodeOutcome) -> tuple[str, bool, int, str]:

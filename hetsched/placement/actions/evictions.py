@@ -148,7 +148,7 @@ def mark_refused(cluster_id: int, claimed: ClaimedEviction, message: str) -> Non
         _end_nominations(
             change,
             [claimed.nominee.pk],
-            Message("{pod} may not be evicted: {said}", pod=claimed.victim.key, said=message),
+            Message("{pod} may not be evicted: {detail}", pod=claimed.victim.key, detail=message),
         )
         change.close()
         dispatch.wake(cluster_id)

@@ -63,7 +63,7 @@ def _recover_gang(change: ClusterTransaction, missing: Pod, absent: set[int], re
     if gang is None or not holding or len(holding) >= gang.min_available:
         return
     key = f"{missing.namespace}/{missing.gang}"
-    message = Message("gang {key}: {name} could not be bound: {said}", key=key, name=missing.name, said=reason)
+    message = Message("gang {key}: {name} could not be bound: {detail}", key=key, name=missing.name, detail=reason)
     unbound = [pod for pod in holding if pod.state == State.PLACED]
     if unbound:
         change.free(unbound, Message("not all pods of the gang could be bound"))
@@ -110,12 +110,12 @@ def _is_incomplete(gang: PartiallyBoundGang, holding: list[Pod]) -> bool:
 def _evict_members(change: ClusterTransaction, gang: PartiallyBoundGang, holding: list[Pod]) -> None:
     leaving = [pod for pod in holding if pod.spec.controller]
     staying = [pod.pk for pod in holding if not pod.spec.controller]
-    message = Message("Binding reverted: {said}", said=gang.reason)
+    message = Message("Binding reverted: {detail}", detail=gang.reason)
     rows = (Eviction(cluster=change.cluster, victim=pod, reason=message) for pod in leaving)
     Eviction.objects.bulk_create(rows)
     alone = Message(
-        "the pod is not evicted and waits for its incomplete gang, because no controller would recreate it: {said}",
-        said=gang.reason,
+        "the pod is not evicted and waits for its incomplete gang, because no controller would recreate it: {detail}",
+        detail=gang.reason,
     )
     Pod.objects.filter(pk__in=staying).update(message=alone)
     change.touch(holding)

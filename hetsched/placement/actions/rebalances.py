@@ -84,7 +84,7 @@ def _step(plan: Rebalance) -> bool:
     except StepTaken:
         return False
     except Conflict as conflict:
-        return not stop_by_system(plan, Message("step {n}: {said}", n=first.step, said=conflict.message))
+        return not stop_by_system(plan, Message("step {n}: {detail}", n=first.step, detail=conflict.message))
 
 
 def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
@@ -96,7 +96,7 @@ def _begin(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
         found = advice_basis(cluster, _spec(cluster))
         moved, problem = _try_step(found, moves)
         if moved is None:
-            stop_by_system(plan, Message("step {n}: {said}", n=moves[0].step, said=problem))
+            stop_by_system(plan, Message("step {n}: {detail}", n=moves[0].step, detail=problem))
             return False
         try:
             if cluster.kind == ClusterKind.KUBERNETES:
@@ -258,7 +258,7 @@ def _has_ended(plan: Rebalance, moves: Sequence[RebalanceMove]) -> bool:
     refused = evictions.select_related("victim").first()
     if refused is not None:
         return not stop_by_system(
-            plan, Message("{pod} may not be evicted: {said}", pod=refused.victim.key, said=refused.message)
+            plan, Message("{pod} may not be evicted: {detail}", pod=refused.victim.key, detail=refused.message)
         )
     for move in moves:
         pod = move.pod

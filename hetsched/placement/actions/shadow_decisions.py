@@ -223,8 +223,8 @@ def _judgement(row: Shadow, found: Comparison) -> Judgement:
     return Judgement.WORSE if (found.regret or 0.0) > 0 else Judgement.EQUAL
 
 
-_REJECTED = "{pod} is on {node}, which hetsched rejects: {said}; hetsched chooses {choice} (score {ours})"
-_REJECTED_EVERYWHERE = "{pod} is on {node}, which hetsched rejects: {said}; hetsched chooses no node"
+_REJECTED = "{pod} is on {node}, which hetsched rejects: {detail}; hetsched chooses {choice} (score {ours})"
+_REJECTED_EVERYWHERE = "{pod} is on {node}, which hetsched rejects: {detail}; hetsched chooses no node"
 _COMPARED = {
     Judgement.SAME: "{pod} is on {node} (score {score}, rank {n} of {m}), the same node as hetsched",
     Judgement.EQUAL: (
@@ -243,7 +243,7 @@ def _sentence(row: Shadow, found: Comparison, judgement: Judgement) -> Message:
     if found.our_score is not None:
         where |= {"choice": found.chosen, "ours": f"{found.our_score:.1f}"}
     if found.refusal is not None:
-        return Message(_REJECTED if "choice" in where else _REJECTED_EVERYWHERE, said=found.refusal.message, **where)
+        return Message(_REJECTED if "choice" in where else _REJECTED_EVERYWHERE, detail=found.refusal.message, **where)
     rank: dict[str, Any] = {"score": f"{found.their_score:.1f}", "n": found.rank, "m": found.feasible}
     if judgement is Judgement.WORSE:
         rank["points"] = f"{found.regret:.1f}"

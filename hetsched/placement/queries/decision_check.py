@@ -130,6 +130,6 @@ def _text(allocation: Allocation | None) -> str:
 def _counts(reasons: tuple[Reason, ...]) -> dict[Message, int]:
     counts: dict[Message, int] = {}
     for reason in reasons:
-        key = Message("{name}: {said}", name=reason.plugin, said=reason.message)
+        key = Message("{name}: {detail}", name=reason.plugin, detail=reason.message)
         counts[key] = counts.get(key, 0) + reason.nodes
     return counts

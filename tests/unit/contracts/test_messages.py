@@ -30,9 +30,9 @@ from hetsched.contracts.objects.warnings import ManifestWarning
 ROOT = Path(__file__).resolve().parents[3]
 ENCODERS = {"json.encode", "json.Encoder", "to_builtins", "msgpack.encode", "msgpack.Encoder"}
 NESTED = Message(
-    "{pod} does not fit now: {said}",
+    "{pod} does not fit now: {detail}",
     pod="own/p",
-    said=Message("{n} of {m} nodes fit ({each})", n=0, m=2, each=joined("; ", [Message("the node is cordoned")])),
+    detail=Message("{n} of {m} nodes fit ({each})", n=0, m=2, each=joined("; ", [Message("the node is cordoned")])),
 )
 
 
@@ -65,6 +65,13 @@ def test_a_column_returns_the_same_message(message: Message) -> None:
 def test_rows_without_parameters_keep_their_text() -> None:
     assert from_column("own/p does not fit now") == "own/p does not fit now"
     assert to_column("own/p does not fit now") == "own/p does not fit now"
+
+
+def test_earlier_name_of_the_placeholder_detail_is_read() -> None:
+    message = Message("{pods} was not evicted: {detail}", pods="hush/x", detail="budget hush/b has no room")
+    stored = to_column(message).replace("detail", "said")
+    assert to_column(from_column(stored)) == to_column(message)
+    assert from_column(stored).redacted(is_visible) == f"{HIDDEN} was not evicted"
 
 
 def test_a_text_that_looks_like_a_stored_message_stays_text() -> None:
@@ -123,7 +130,7 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
     ("message", "shown"),
     [
         (
-            Message("{said}, replacing {pods}", said=Message("{pod} placed", pod="own/p"), pods="hush/x"),
+            Message("{detail}, replacing {pods}", detail=Message("{pod} placed", pod="own/p"), pods="hush/x"),
             f"own/p placed, replacing {HIDDEN}",
         ),
         (
@@ -137,11 +144,11 @@ def test_the_first_pods_are_named_and_the_others_counted() -> None:
             f"the pod can be placed on n1 after the deletion of {HIDDEN} (priority 5), own/b (priority 5)",
         ),
         (
-            Message("{pods} was not evicted: {said}", pods="hush/x", said="budget hush/b has no room"),
+            Message("{pods} was not evicted: {detail}", pods="hush/x", detail="budget hush/b has no room"),
             f"{HIDDEN} was not evicted",
         ),
         (
-            Message("{pods} was not evicted: {said}", pods="own/x", said="budget own/b has no room"),
+            Message("{pods} was not evicted: {detail}", pods="own/x", detail="budget own/b has no room"),
             "own/x was not evicted: budget own/b has no room",
         ),
         (

@@ -120,5 +120,5 @@ def _stale_plan(code: str, asked: WhatIf, tried: WhatIfRun) -> RequestRefused:
         else "Check whatIf for the reason why the placement can no longer be planned"
     )
     causes = [Message(why)] if fresh.verdict is Verdict.PLACED else [Message(why), fresh.summary]
-    detail = Message("nothing was submitted: {said}", said=joined("; ", causes))
+    detail = Message("nothing was submitted: {detail}", detail=joined("; ", causes))
     return RequestRefused(412, code, detail, place="plan", hint=again, members={"what_if": fresh})

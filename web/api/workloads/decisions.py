@@ -172,7 +172,9 @@ class DecisionView(ApiView):
         return RequestRefused(
             410,
             "DecisionExpired",
-            Message("only the summary of this decision is stored: {said}", said=self.redaction.summary(kept.summary)),
+            Message(
+                "only the summary of this decision is stored: {detail}", detail=self.redaction.summary(kept.summary)
+            ),
         )
 
 
@@ -184,7 +186,7 @@ def _scoring(text: str) -> list[PluginUse]:
         found = msgspec.json.decode(text[:MOST_SCORING].encode(), type=list[PluginUse])
     except msgspec.DecodeError as error:  # also catches its subclass ValidationError (wrong type)
         hint = 'Send JSON such as [{"name": "binpack", "weight": 1}]'
-        text = Message("the value is not a list of plugins: {said}", said=with_path(error))
+        text = Message("the value is not a list of plugins: {detail}", detail=with_path(error))
         raise InputError("QueryInvalid", text, place="scoring", hint=hint) from None
     return [use if use.weight else msgspec.structs.replace(use, weight=1.0) for use in found]
 

@@ -240,7 +240,7 @@ def _hold(asked: HoldDraft, subject: Subject, key: str, body_hash: str) -> Creat
     def write(tried: WhatIfRun) -> CreatedHold:
         if tried.answer.verdict is not Verdict.PLACED:
             raise RequestRefused(
-                409, "NoRoom", Message("no hold was created: {said}", said=tried.answer.summary), place="manifest",
+                409, "NoRoom", Message("no hold was created: {detail}", detail=tried.answer.summary), place="manifest",
                 hint="See whatIf for the missing resources of each pod", members={"what_if": tried.answer},
             )  # fmt: skip
         return create_hold(

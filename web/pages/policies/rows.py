@@ -121,7 +121,7 @@ def _declared(text: str) -> str:
 def _choice(value: str) -> str:
     """Return the label of a choice; a translated label is followed by the value in the policy."""
     text = _declared(value)
-    return text if text == value else _("%(said)s (%(word)s)") % {"said": text, "word": value}
+    return text if text == value else _("%(label)s (%(value)s)") % {"label": text, "value": value}
 
 
 def _json(value: Any) -> str:

@@ -317,7 +317,7 @@ def _end_reason(seen: ObservedPod) -> str:
         return verbatim(of_pod[:1000])
     message = Message("container {name} ended with exit code {n}", name=end.container, n=end.exit_code)
     if end.reason:
-        message = Message("{said} ({text})", said=message, text=end.reason)
+        message = Message("{detail} ({text})", detail=message, text=end.reason)
     return joined("; ", [message, of_pod[:1000]]) if of_pod else message
 
 
