@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-file", metavar="FILE", help="file that contains the token (HETSCHED_TOKEN_FILE)")
     parser.add_argument("--ca-file", metavar="FILE", help="CA certificates of the server (HETSCHED_CA_FILE)")
     parser.add_argument("--cluster", metavar="NAME", help="cluster that issued the token (HETSCHED_CLUSTER)")
-    parser.add_argument("--state", metavar="DIR", help=f"state file (HETSCHED_AGENT_STATE, {STATE})")
+    parser.add_argument("--state", metavar="DIR", help=f"folder for the state (HETSCHED_AGENT_STATE, {STATE})")
     parser.add_argument("--pin", action="store_true", help="pin containers to their CPUs (HETSCHED_AGENT_PIN=1)")
     parser.add_argument(
         "--runtime", metavar="SOCKET", help=f"socket of the container runtime (HETSCHED_AGENT_RUNTIME, {RUNTIME})"

@@ -81,7 +81,8 @@ def check(
             "--artifact",
             metavar="[IMAGE=]PATH",
             help=(
-                "Program, image layout or image archive that runs in the pods with IMAGE; without IMAGE, in all pods."
+                "Program, image layout or image archive that the pods with the image IMAGE run; without `IMAGE=`, all "
+                "pods run it."
             ),
         ),
     ] = None,

@@ -53,7 +53,7 @@ Shadow = Annotated[
     typer.Option(
         "--shadow",
         metavar="SCHEDULER",
-        help="Shadow mode: compare decisions with this scheduler's and write nothing to the cluster.",
+        help="Shadow mode: compare the decisions of hetsched with those of this scheduler, and write nothing.",
         show_default=False,
     ),
 ]
@@ -220,7 +220,7 @@ def export(
     ] = False,
     reason: Reason = "exported by command",
 ) -> None:
-    """Export a cluster to a file; an anonymised export results in the same decisions."""
+    """Export a cluster to a file; decisions on an anonymised export equal those on the original."""
     query = {"reason": reason} | ({"anonymise": "true"} if anonymise else {})
     with connect(server, token) as client:
         content = client.send("GET", f"clusters/{quote(name, safe='')}/export/", query=query).content

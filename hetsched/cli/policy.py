@@ -66,7 +66,7 @@ def preview(
         PolicyFailure | None,
         typer.Option(
             "--fail-on",
-            help="Exit 1 if a pod moves or finds no node (moved), or only if it finds no node (infeasible).",
+            help="moved: exit 1 if a pod moves or finds no node; infeasible: exit 1 only if a pod finds no node.",
             show_default=False,
         ),
     ] = None,
@@ -234,7 +234,7 @@ def check(
             "--filename",
             "-f",
             metavar="FILE",
-            help="File with GoldenPlacement objects; the values of --cluster are then files.",
+            help="File with GoldenPlacement objects; with this option, the values of --cluster are files.",
             show_default=False,
         ),
     ] = None,

@@ -40,7 +40,7 @@ def report(
 
 def _show(out: Console, document: dict[str, Any]) -> None:
     found = document["summary"]
-    mode = f" in shadow mode with {found['scheduler']}" if found["scheduler"] else ""
+    mode = f" (shadow mode, scheduler {found['scheduler']})" if found["scheduler"] else ""
     out.print(f"[bold]{escape(found['cluster'])}[/]{escape(mode)}: {found['judged']} pods compared", soft_wrap=True)
     if found["waiting"] or found["dropped"]:
         out.print(f"{found['waiting']} pods are waiting for comparison, {found['dropped']} were dropped")

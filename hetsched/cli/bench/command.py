@@ -64,7 +64,9 @@ def bench(
     turns: Annotated[
         int,
         typer.Option(
-            help="Number of measurements of each scheduler, in turns; only for the scenario cluster.", min=1, max=100
+            help="Number of runs of each scheduler, which run alternately; only for the scenario cluster.",
+            min=1,
+            max=100,
         ),
     ] = 1,
     kube_scheduler: Annotated[

@@ -47,7 +47,7 @@ def simulate(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of --arrival.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random pods of --arrival.", min=0)] = 0,
     strict: Strict = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:

@@ -36,7 +36,7 @@ class Process(StrEnum):
 def health(
     process: Annotated[Process, typer.Argument(help="Process to check on this machine or in this container.")],
     port: Annotated[int, typer.Option(help="Port of the web process.", min=1, max=65535)] = 8000,
-    component: Annotated[str, typer.Option(help="Component whose readiness the web process reports.")] = "",
+    component: Annotated[str, typer.Option(help="Component of the server to check; only with `health web`.")] = "",
 ) -> None:
     """Check a process of this machine. Exit codes: 0 healthy, 1 unhealthy, with the reason."""
     trouble = _web(port, component) if process is Process.WEB else _heartbeat_problem(process)

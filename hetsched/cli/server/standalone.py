@@ -57,7 +57,7 @@ def default_data_dir() -> Path:
 
 Webs = Annotated[int, typer.Option("--web", metavar="N", help="Number of web processes.", min=1, max=64)]
 Workers = Annotated[
-    int, typer.Option("--workers", metavar="N", help="Number of workers with two processes each.", min=1, max=64)
+    int, typer.Option("--workers", metavar="N", help="Number of workers; each has two processes.", min=1, max=64)
 ]
 
 

@@ -40,7 +40,11 @@ def batch(
     policy: PlacementPolicy = "",
     priority: Priority = None,
     callback_url: Annotated[
-        str, typer.Option("--callback-url", help="URL that receives a POST when a workload is decided.")
+        str,
+        typer.Option(
+            "--callback-url",
+            help="URL that receives a POST request when a decision about a workload has been made.",
+        ),
     ] = "",
     all_or_nothing: Annotated[
         bool, typer.Option("--all-or-nothing", help=f"Submit all files or none; at most {_TOGETHER} files.")
@@ -54,7 +58,9 @@ def batch(
             help="Idempotency key; a repeated request with the same key and files returns the first responses.",
         ),
     ] = None,
-    wait_for: Annotated[bool, typer.Option("--wait", help="Wait until all workloads are decided.")] = False,
+    wait_for: Annotated[
+        bool, typer.Option("--wait", help="Wait until there is a decision about every workload.")
+    ] = False,
     goal: WaitGoal = None,
     timeout: Timeout = 300.0,
     patient: Patient = False,
