@@ -72,7 +72,7 @@ def create_token(
     """
     if role not in set(Role):
         hint = Message("Known: {text}", text=", ".join(Role))
-        raise InputError("RoleUnknown", Message("{role} is not a role", role=repr(role)), place="role", hint=hint)
+        raise InputError("RoleUnknown", Message("{role} is not a valid role", role=repr(role)), place="role", hint=hint)
     limited_to = check_namespaces(list(namespaces))
     check_binding(role, cluster, node)
     bounds = check_bounds(role, most_priority, submits_per_minute, quota or {})
@@ -103,7 +103,7 @@ def check_namespaces(namespaces: Any) -> list[str]:
         raise InputError("NamespaceInvalid", "the value is not a list of names", place="namespaces")
     for name in namespaces:
         if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
-            message = Message("{text} is not a namespace name", text=repr(str(name)[:80]))
+            message = Message("{text} is not a valid namespace name", text=repr(str(name)[:80]))
             raise InputError("NamespaceInvalid", message, place="namespaces")
     return sorted(set(namespaces))
 

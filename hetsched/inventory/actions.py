@@ -76,7 +76,7 @@ def create_cluster(
     Raises: InputError `ClusterNameInvalid`, `ClusterKindUnknown` or `ClusterExists`.
     """
     if not re.fullmatch(DNS_LABEL.regex, name):
-        message = Message("{text} is not a cluster name", text=repr(name[:80]))
+        message = Message("{text} is not a valid cluster name", text=repr(name[:80]))
         raise InputError("ClusterNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     if kind not in ClusterKind.values:
         message = Message("{text} is not a kind of cluster", text=repr(kind))

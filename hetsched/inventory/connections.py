@@ -184,7 +184,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
     if connection is None:
         raise _not_connected(cluster)
     if connection.shadow_of:
-        message = Message("the cluster is in shadow mode with {scheduler}", scheduler=connection.shadow_of)
+        message = Message("the cluster is in shadow mode: {scheduler} places its pods", scheduler=connection.shadow_of)
         return api_of(cluster), message
     if not connection.sealed_discovery_kubeconfig and connection.sealed_kubeconfig:
         return api_of(cluster), Message("the connection has no kubeconfig for discovery")

@@ -82,7 +82,7 @@ def read_cpuinfo(cpuinfo_text: str) -> CpuReport:
         level, _, rest = power[0].partition(",")
         features = frozenset(word for word in rest.split() if word != "supported")
         return CpuReport("power", 64, level.strip(), tuple(sorted(features)), None, cpus)
-    refuse("IsaNotDetected", "the text contains no CPU: there is no isa, flags, Features or cpu line")
+    refuse("IsaNotDetected", "the text describes no CPU: it has no isa, flags, Features or cpu line")
 
 
 def _blocks(text: str) -> list[Block]:

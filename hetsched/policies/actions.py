@@ -43,7 +43,7 @@ def check_policy(spec: PolicySpec) -> PolicySpec:
     Raises: InputError `PolicyNameInvalid`, or the errors of `compile_policy`.
     """
     if not re.fullmatch(DNS_LABEL.regex, spec.name):
-        message = Message("{text} is not a policy name", text=repr(spec.name[:80]))
+        message = Message("{text} is not a valid policy name", text=repr(spec.name[:80]))
         raise InputError("PolicyNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
     for use in spec.plugins:
         if not math.isfinite(use.weight) or not 0 <= use.weight <= MAX_WEIGHT:

@@ -144,7 +144,11 @@ class PlanForm(WorkflowForm):
     version = _number(label=_("Version"), help_text=_("Once: the version to activate."))
     at = forms.SplitDateTimeField(label=_("At"), required=False, widget=AdminSplitDateTime())
     late_minutes = forms.IntegerField(
-        label=_("Skip if more than this many minutes late"), required=False, min_value=0, max_value=10_080, initial=60
+        label=_("Skip the activation if it is more than this many minutes late"),
+        required=False,
+        min_value=0,
+        max_value=10_080,
+        initial=60,
     )
     cluster = forms.ModelChoiceField(
         label=_("Cluster"),

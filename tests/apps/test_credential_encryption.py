@@ -209,4 +209,4 @@ def test_discovery_kubeconfig_is_encrypted_separately_and_removable(live: Cluste
     assert AuditEntry.objects.filter(action="cluster.connect").latest("id").details["discovers"] is True
     assert connected(live, discovery_kubeconfig="").sealed_discovery_kubeconfig == ""
     connected(live, discovery_kubeconfig=kubeconfig(), shadow_of="default-scheduler")
-    assert discovery_api(live)[1] == "the cluster is in shadow mode with default-scheduler"
+    assert discovery_api(live)[1] == "the cluster is in shadow mode: default-scheduler places its pods"

@@ -317,6 +317,6 @@ def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -
     if is_dns_label(policy):
         return policy, rule
     field = keys.POLICY if rule == "annotation" else "spec.schedulerName"
-    message = Message("{text} is not the name of a policy", text=repr(policy[:80]))
+    message = Message("{text} is not a valid policy name", text=repr(policy[:80]))
     problems.append(Problem("PolicyNameInvalid", field, message))
     return "", ""

@@ -290,7 +290,7 @@ def _check_enrolled_namespaces(cluster: Cluster, namespaces: set[str]) -> None:
         raise InputError(
             "ClusterInShadow",
             Message(
-                "cluster {cluster} is in shadow mode with {scheduler}: hetsched creates no objects there",
+                "cluster {cluster} is in shadow mode: {scheduler} places its pods, and hetsched creates no objects",
                 cluster=cluster.name,
                 scheduler=connection.shadow_of,
             ),

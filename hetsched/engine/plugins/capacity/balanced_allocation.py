@@ -43,7 +43,8 @@ class BalancedAllocationParams(Params, frozen=True):
         ),
     ] = "std"
     use: Annotated[
-        Literal["requested", "measured"], msgspec.Meta(title="Use", description="Requested or measured use.")
+        Literal["requested", "measured"],
+        msgspec.Meta(title="Use", description="Whether the score is computed from requested or measured use."),
     ] = "requested"
 
 

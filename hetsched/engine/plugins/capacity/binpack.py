@@ -58,7 +58,11 @@ class BinpackParams(Params, frozen=True):
             raise ValueError("shape: utilisation values must be in increasing order")
 
 
-@plugin("binpack", summary="Score nodes by a utilisation curve per resource.", params=BinpackParams)
+@plugin(
+    "binpack",
+    summary="Score nodes by their utilisation, with a curve that maps utilisation to score for each resource.",
+    params=BinpackParams,
+)
 class Binpack:
     params: BinpackParams
 

@@ -23,7 +23,8 @@ _PREPARED: StateKey[CpuGpuShares] = StateKey("dot-product")
 
 
 @plugin(
-    "dot-product", summary="Prefer the node whose free capacity aligns least with the request (as in the openb study)."
+    "dot-product",
+    summary="Prefer the node with the smallest dot product of free capacity and request (as in the openb study).",
 )
 class DotProduct:
     def pre_score(self, request: Request, state: ClusterState) -> None:

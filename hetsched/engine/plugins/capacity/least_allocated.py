@@ -34,7 +34,8 @@ class LeastAllocatedParams(Params, frozen=True):
     cpu: Annotated[_Share, msgspec.Meta(title="CPU weight", description="Share of CPU in the score.")] = 1
     memory: Annotated[_Share, msgspec.Meta(title="Memory weight", description="Share of memory in the score.")] = 1
     use: Annotated[
-        Literal["requested", "measured"], msgspec.Meta(title="Use", description="Requested or measured use.")
+        Literal["requested", "measured"],
+        msgspec.Meta(title="Use", description="Whether the score is computed from requested or measured use."),
     ] = "requested"
     pods: Annotated[
         Literal["all", "cpu"], msgspec.Meta(title="Pods", description="Score all pods, or only pods without GPUs.")

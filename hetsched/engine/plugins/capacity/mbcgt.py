@@ -42,8 +42,8 @@ class MbcgtParams(Params, frozen=True):
 @plugin(
     "mbcgt",
     summary=(
-        "Prefer the node where the pod most increases the product of all nodes' utilities "
-        "(how evenly a node uses four resources)."
+        "Prefer the node on which the pod increases the product of the utilities of all nodes most; "
+        "a utility states how evenly a node uses four resources."
     ),
     params=MbcgtParams,
 )

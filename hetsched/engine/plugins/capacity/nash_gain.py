@@ -145,7 +145,11 @@ def _four_resources(state: ClusterState) -> tuple[list[int], float]:
     return rows, float(UNKNOWN not in rows and bool((state.columns.field("allocatable")[rows] > 0).all()))
 
 
-@plugin("nash-gain", summary="Prefer nodes whose resource use becomes more even with the pod.", params=NashGainParams)
+@plugin(
+    "nash-gain",
+    summary="Prefer nodes on which the pod makes the use of four resources more even.",
+    params=NashGainParams,
+)
 class NashGain:
     params: NashGainParams
     compiled_term = CompiledTerm((_nash_gain,), _inputs, ("allocatable", "used"), is_gpu_pod)

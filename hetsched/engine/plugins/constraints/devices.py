@@ -40,7 +40,9 @@ class _PreparedClaims(NamedTuple):
 
 @plugin(
     "devices",
-    summary="Exclude nodes on which the devices of the pod's resource claims are neither allocated nor free.",
+    summary=(
+        "A node must have the devices that are allocated to the pod's resource claims, or enough free devices for them."
+    ),
     scope=Scope.CLUSTER,
     helped_by=frozenset(
         {Event.NODE_ADDED, Event.NAMES_CHANGED, Event.STORAGE_CHANGED, Event.POD_RELEASED, Event.POD_PLACED,

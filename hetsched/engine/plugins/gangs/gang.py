@@ -138,8 +138,8 @@ class GangParams(Params, frozen=True):
         msgspec.Meta(
             title="Maximum gap",
             description=(
-                "Placed members keep waiting only if at most this percentage of the minimum number of members is "
-                "missing. Applies if a member finds no node and the scheduler does not know the other pending members."
+                "If a member finds no node and the scheduler does not know the other pending members, the placed "
+                "members keep waiting only if at most this percentage of the minimum number of members is missing."
             ),
         ),
     ] = 10

@@ -81,13 +81,19 @@ class GpuFitParams(Params, frozen=True):
         Literal["all", "model", "count"],
         msgspec.Meta(
             title="Checked properties",
-            description=("All GPU properties, only the model, or only the number of free GPUs."),
+            description=(
+                "all: check all requested GPU properties. model: ignore memory and cores. count: also ignore the model."
+            ),
         ),
     ] = "all"
     links: Annotated[
         Literal["best", "ignore"],
         msgspec.Meta(
-            title="GPU links", description="Select the best-linked GPUs, or the GPUs with the lowest indices."
+            title="GPU links",
+            description=(
+                "best: select the GPUs with the best links to each other. "
+                "ignore: select the GPUs with the lowest indices."
+            ),
         ),
     ] = "best"
 

@@ -48,7 +48,11 @@ class GpuGradientParams(Params, frozen=True):
     ] = 1.0
 
 
-@plugin("gpu-gradient", summary="Place each pod where it strands the least GPU capacity.", params=GpuGradientParams)
+@plugin(
+    "gpu-gradient",
+    summary="Place each pod where it makes the least GPU capacity unusable for other pods.",
+    params=GpuGradientParams,
+)
 class GpuGradient:
     params: GpuGradientParams
     wants_mix = True

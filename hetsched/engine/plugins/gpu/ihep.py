@@ -61,7 +61,10 @@ class IhepParams(Params, frozen=True):
     ] = "ratio"
     combine: Annotated[
         Literal["mean", "product"],
-        msgspec.Meta(title="Combination", description="Mean or product of GPU quality and similarity."),
+        msgspec.Meta(
+            title="Combination",
+            description="Whether the score is the mean or the product of GPU quality and similarity.",
+        ),
     ] = "mean"
     compute: Annotated[
         Literal["capability", "fp32", "cores"],

@@ -78,7 +78,8 @@ class NumaFitParams(Params, frozen=True):
         msgspec.Meta(
             title="Pods",
             description=(
-                "asking: pods that request zones. whole-cpus: all pods with whole-CPU containers, as in crane."
+                "asking: pods that request zones and, on nodes with topology awareness, pods that request whole CPUs. "
+                "whole-cpus: on all nodes, pods that request zones or whole CPUs, as in crane."
             ),
         ),
     ] = "asking"
