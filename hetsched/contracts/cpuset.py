@@ -32,7 +32,7 @@ def parse_cpuset(text: str) -> frozenset[int]:
         if match is None:
             raise InputError(
                 "CpusetMalformed",
-                Message("{text} is not a CPU list", text=repr(text[:80])),
+                Message("{text} is not a valid CPU list", text=repr(text[:80])),
                 hint="Use ids and ranges, such as 0-3,8",
             )
         first = int(match[1])

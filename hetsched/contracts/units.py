@@ -51,14 +51,14 @@ def parse_quantity(text: str) -> Decimal:
     if match is None:
         raise InputError(
             "QuantityMalformed",
-            Message("{text} is not a quantity", text=repr(text[:80])),
+            Message("{text} is not a valid quantity", text=repr(text[:80])),
             hint="Use a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi",
         )
     number, exponent, suffix = match.groups()
     try:
         value = _EXACT.multiply(Decimal(number + (exponent or "")), _SUFFIX_FACTOR[suffix or ""])
     except InvalidOperation:
-        raise InputError("QuantityMalformed", Message("{text} is not a quantity", text=repr(text[:80]))) from None
+        raise InputError("QuantityMalformed", Message("{text} is not a valid quantity", text=repr(text[:80]))) from None
     if abs(value) > INT64_MAX // 1000:
         raise InputError("QuantityTooLarge", Message("{text} is too large", text=repr(text)))
     return value
@@ -66,7 +66,7 @@ def parse_quantity(text: str) -> Decimal:
 
 def _as_text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError("QuantityMalformed", Message("{text} is not a quantity", text=repr(value)))
+        raise InputError("QuantityMalformed", Message("{text} is not a valid quantity", text=repr(value)))
     return value if isinstance(value, str) else repr(value)
 
 

@@ -46,7 +46,7 @@ def normalise(platform: str) -> Platform:
     if parts is None:
         refuse(
             "PlatformMalformed",
-            Message("{text} is not a platform", text=repr(platform[:80])),
+            Message("{text} is not a valid platform", text=repr(platform[:80])),
             hint="write linux/amd64 or linux/arm64/v8",
         )
     system, written, variant = (part.lower() for part in (parts[1], parts[2], parts[3] or ""))

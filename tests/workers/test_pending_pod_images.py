@@ -178,7 +178,7 @@ def test_unlisted_registries_are_not_called(cluster: Cluster, settings: Any, reg
     comes(cluster, "p", "other.example/app:1", "no name")
     assert [facts.unknown for facts in Pod.objects.get().spec.image_facts] == [
         "this server is not allowed to read from other.example",
-        "'no name' is not an image name",
+        "'no name' is not a valid image name",
     ]
     assert active_pods(cluster.pk).exists()
     assert not ImageIndex.objects.exists()

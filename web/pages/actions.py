@@ -184,7 +184,7 @@ class _OnNode:
         used = sum(grant.milli for grant in grants)
         left = ""
         if used < 1000:
-            left = _("%(free)s ‰ of %(part)s is free and stays unused.") % {**names, "free": 1000 - used}
+            left = _("%(free)s ‰ of %(part)s is free and gets no new pods.") % {**names, "free": 1000 - used}
         return PartButtons(index, self._maintain(names, f"{holders} {left}".strip(), at, card=int(index)), at)
 
     def zone(self, name: str, at: Maintenance | None) -> PartButtons:

@@ -124,10 +124,10 @@ class PrometheusLoad:
         if not MATCHERS.fullmatch(params.selector):
             hint = 'Write label="value" pairs, separated by commas, without braces'
             raise InputError(
-                "CollectorParamInvalid", "the value is not a label selector", place="params.selector", hint=hint
+                "CollectorParamInvalid", "the value is not a valid label selector", place="params.selector", hint=hint
             )
         if params.node_label and not _LABEL.fullmatch(params.node_label):
-            raise InputError("CollectorParamInvalid", "the value is not a label name", place="params.node_label")
+            raise InputError("CollectorParamInvalid", "the value is not a valid label name", place="params.node_label")
         if params.time_query == OMITTED:
             raise InputError(
                 "CollectorParamInvalid",

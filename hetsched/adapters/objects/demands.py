@@ -184,7 +184,7 @@ def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
     wrong = next((term for term in terms if not model_tokens(term)), None)
     if wrong is None:
         return terms
-    message = Message("{text} is not a GPU model", text=repr(wrong[:40]))
+    message = Message("{text} is not a valid GPU model", text=repr(wrong[:40]))
     problems.append(Problem("GpuModelInvalid", keys.GPU_MODEL, message))
     return ()
 

@@ -179,10 +179,10 @@ class FieldView:
         found = self.text_map(key)
         for name, value in found.items():
             if not is_qualified_name(name):
-                self.view(key).fail("is not a label key", name, code="LabelInvalid")
+                self.view(key).fail("is not a valid label key", name, code="LabelInvalid")
             if not is_label_value(value):
                 self.view(key).fail(
-                    Message("{text} is not a label value", text=repr(value[:80])), name, code="LabelInvalid"
+                    Message("{text} is not a valid label value", text=repr(value[:80])), name, code="LabelInvalid"
                 )
         return found
 
@@ -207,7 +207,7 @@ class FieldView:
         amounts = {}
         for resource, quantity in found.items():
             if not is_qualified_name(resource):
-                self.view(key).fail("is not a resource name", resource, code="ResourceNameInvalid")
+                self.view(key).fail("is not a valid resource name", resource, code="ResourceNameInvalid")
             try:
                 amounts[resource] = parse_amount(resource, quantity)
             except InputError as error:

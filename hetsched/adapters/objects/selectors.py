@@ -33,7 +33,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 def taint(view: FieldView) -> Taint:
     """Read one taint of a node."""
     if not is_qualified_name(view.text("key")):
-        view.fail("is not a taint key", "key", code="LabelInvalid")
+        view.fail("is not a valid taint key", "key", code="LabelInvalid")
     return Taint(view.text("key"), view.text("value"), view.choice("effect", _EFFECTS))
 
 
@@ -60,7 +60,7 @@ def expressions(view: FieldView, key: str, operators: tuple[str, ...]) -> tuple[
         operator = item.choice("operator", operators)
         values = item.texts("values")
         if not is_qualified_name(item.text("key")):
-            item.fail("is not a label key", "key", code="LabelInvalid")
+            item.fail("is not a valid label key", "key", code="LabelInvalid")
         if operator in ("In", "NotIn") and not values:
             item.fail(Message("must not be empty for {operator}", operator=operator), "values")
         if operator in ("Exists", "DoesNotExist") and values:

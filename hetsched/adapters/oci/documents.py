@@ -72,7 +72,7 @@ def split_digest(digest: Any) -> tuple[str, str]:
     """Return the algorithm and the hexadecimal digits of a digest. Raises: InputError (OciMalformed)."""
     found = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
     if found is None:
-        raise malformed(Message("{text} is not a digest", text=repr(str(digest)[:80])))
+        raise malformed(Message("{text} is not a valid digest", text=repr(str(digest)[:80])))
     return found[1] or found[3], found[2] or found[4]
 
 

@@ -59,7 +59,7 @@ def parse_reference(text: str) -> Reference:
     if not fits:
         raise InputError(
             "ImageNameInvalid",
-            Message("{text} is not an image name", text=repr(text[:80])),
+            Message("{text} is not a valid image name", text=repr(text[:80])),
             hint="write host/path:tag",
         )
     return Reference(host.lower(), path, "" if digest else tag or "latest", digest)

@@ -52,7 +52,10 @@ _HINT = 'Write {"pods": "20", "cpu": "64", "memory": "256Gi", "hetsched.io/gpu-m
 def _amount(name: Any, text: Any) -> int:
     if not isinstance(name, str) or not 0 < len(name) <= 253 or not name.isascii() or not name.isprintable():
         raise InputError(
-            "QuotaInvalid", Message("{text} is not a resource", text=repr(str(name)[:80])), place="quota", hint=_HINT
+            "QuotaInvalid",
+            Message("{text} is not a valid resource name", text=repr(str(name)[:80])),
+            place="quota",
+            hint=_HINT,
         )
     try:
         return parse_amount(name, text)

@@ -37,7 +37,7 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
             continue
         keys, shapes = {pod.key for pod in group}, {pod.shape for pod in group}
         if shapes & hopeless or board.tries >= question.most_tries:
-            stuck.append(Failure(group[0], Nearest("", Message("the search reached its maximum number of tries"))))
+            stuck.append(Failure(group[0], Nearest("", Message("the search has tried the maximum number of moves"))))
             continue
         narrow = _narrow(board, units, wanted, rarity)
         failure = search.make_room(group, narrow, _keeps_free(rarity, wanted))

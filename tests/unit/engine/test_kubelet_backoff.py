@@ -54,7 +54,10 @@ def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
     scheduler = on("n1", n1=TRIED)
     assert scheduler.schedule(of("red", "a")).node == "n1"
     assert scheduler.schedule(of("red", "b")).node is None
-    assert "default/a of the same owner is tried on this node first" in diagnose(scheduler, of("red", "b")).summary
+    assert (
+        "the scheduler first tries default/a of the same owner on this node"
+        in diagnose(scheduler, of("red", "b")).summary
+    )
     rejections = NodeRejections(
         2, "TopologyAffinityError", "10:31 UTC", backs_off=False, running=frozenset({"default/a"})
     )

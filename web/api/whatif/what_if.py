@@ -321,7 +321,7 @@ def _check(asked: WhatIf, state: ClusterState, pods: Sequence[PodSpec]) -> None:
                 k=MOST_CELLS,
             ),
             place="explain",
-            hint="Explain fewer pods per request",
+            hint="Send fewer pods in a request with explain",
         )
 
 

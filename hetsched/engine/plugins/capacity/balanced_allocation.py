@@ -78,7 +78,7 @@ def _inputs(
 
 @plugin(
     "balanced-allocation",
-    summary="Prefer nodes whose CPU and memory fill up evenly.",
+    summary="Prefer nodes on which CPU and memory are used to the same degree.",
     params=BalancedAllocationParams,
 )
 class BalancedAllocation:
