@@ -33,7 +33,7 @@ def test_repeated_conflicts_cordon_the_node() -> None:
     assert record_reservation_conflicts(cluster.pk, [node().pk, node("n2").pk]) == ["n1"]
     assert (node().unschedulable, node("n2").unschedulable) == (True, False)
     entry = AuditEntry.objects.get(action="node.cordon")
-    assert entry.reason == "quarantined: 20 reservations on the node failed with a conflict within 5 minutes"
+    assert entry.reason == "cordoned: 20 reservations on the node failed with a conflict within 5 minutes"
     uncordon(Cluster.objects.get(), "n1", actor=ALICE, reason="looked at")
     assert record_reservation_conflicts(cluster.pk, [node().pk]) == []  # the count restarts
 

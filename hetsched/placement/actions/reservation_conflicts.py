@@ -38,7 +38,7 @@ def record_reservation_conflicts(cluster_id: int, node_ids: Iterable[int]) -> li
         if refusals.count() >= MOST:
             minutes = int(WITHIN.total_seconds() // 60)
             reason = Message(
-                "quarantined: {n} reservations on the node failed with a conflict within {m} minutes", n=MOST, m=minutes
+                "cordoned: {n} reservations on the node failed with a conflict within {m} minutes", n=MOST, m=minutes
             )
             cordon(Cluster.objects.get(pk=cluster_id), node.name, actor=SYSTEM, reason=reason)
             refusals.delete()

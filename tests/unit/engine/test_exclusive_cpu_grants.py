@@ -195,7 +195,7 @@ def test_reasons_carry_numbers() -> None:
     granted(chosen, wanting("a", 5))
     assert refusal(chosen, wanting("b", 9, aware=True)) == (
         "ZoneCpuInsufficient",
-        "no NUMA zone has 9 free CPUs; the maximum is 8",
+        "no NUMA zone has 9 free CPUs; at most 8 are free in one zone",
     )
     assert refusal(chosen, wanting("c", 12, aware=False)) == (
         "ZoneCpuInsufficient",

@@ -16,7 +16,11 @@ from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
 
 
-@plugin("gang-sort", summary="Higher priority first, gang members adjacent, then submission order.", reads=Reads.STATIC)
+@plugin(
+    "gang-sort",
+    summary="Order pods by priority, then by submission; the members of a gang are adjacent.",
+    reads=Reads.STATIC,
+)
 class GangSort:
     by_priority = True
     together = True

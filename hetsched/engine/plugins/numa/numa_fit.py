@@ -211,7 +211,9 @@ def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[R
         yield _lent(short & (free + lent >= demand.cpu_millis).any(axis=0), lent, cpu)
         most = format_amount(CPU, int(free[:, short].max(initial=0)))
         yield (
-            _short_of_cpu(Message("no NUMA zone has {cpu} free CPUs; the maximum is {most}", cpu=cpu, most=most)),
+            _short_of_cpu(
+                Message("no NUMA zone has {cpu} free CPUs; at most {most} are free in one zone", cpu=cpu, most=most)
+            ),
             short,
         )
         yield from _without_memory(demand, nodes, one, enough)

@@ -50,7 +50,9 @@ class FairShareParams(Params, frozen=True):
 
 
 @plugin(
-    "fair-share", summary="Within each priority, schedule the team with the lowest use first.", params=FairShareParams
+    "fair-share",
+    summary="Among pods of equal priority, schedule those of the team with the lowest use first.",
+    params=FairShareParams,
 )
 class FairShare:
     params: FairShareParams

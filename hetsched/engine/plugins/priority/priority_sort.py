@@ -11,7 +11,7 @@ from hetsched.engine.framework.extension_points import Reads
 from hetsched.engine.framework.registry import plugin
 
 
-@plugin("priority-sort", summary="Higher priority first, then submission order.", reads=Reads.STATIC)
+@plugin("priority-sort", summary="Order pods by priority, then by submission.", reads=Reads.STATIC)
 class PrioritySort:
     by_priority = True
 

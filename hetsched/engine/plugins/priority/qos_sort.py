@@ -15,7 +15,11 @@ from hetsched.engine.framework.registry import plugin
 _RANK = {"Guaranteed": 0, "Burstable": 1}
 
 
-@plugin("qos-sort", summary="Higher priority first, then Guaranteed > Burstable > BestEffort.", reads=Reads.STATIC)
+@plugin(
+    "qos-sort",
+    summary="Order pods by priority, then by QoS class: Guaranteed, Burstable, BestEffort.",
+    reads=Reads.STATIC,
+)
 class QosSort:
     def sort_key(self, pod: PodSpec) -> tuple[object, ...]:
         return (-pod.priority, _RANK.get(pod.qos, 2))
