@@ -47,7 +47,7 @@ def test_node_shows_contradicted_facts_and_avoiding_owners(viewer: Client, doubt
         in shown
     )
     assert "no <b>locality</b>" in shown  # as text, not as markup
-    assert "Back-offs after rejections by the kubelet Job/red: TopologyAffinityError (1), next attempt at" in shown
+    assert "Backoffs after rejections by the kubelet Job/red: TopologyAffinityError (1), next attempt at" in shown
 
 
 def test_rest_returns_the_same_contradictions(viewer: Client, doubted: Node) -> None:

@@ -151,7 +151,9 @@ BUILTIN: dict[str, PolicySpec] = {
         PolicySpec(
             "dot-product",
             (*_FILTERS_ONLY, PluginUse("dot-product")),
-            description="Dot product of the openb study: the node whose free capacity aligns least with the pod.",
+            description=(
+                "Dot product of the openb study: the node with the smallest dot product of free capacity and request."
+            ),
         ),
         PolicySpec(
             "gpu-packing",

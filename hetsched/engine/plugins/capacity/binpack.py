@@ -60,7 +60,7 @@ class BinpackParams(Params, frozen=True):
 
 @plugin(
     "binpack",
-    summary="Score nodes by their utilisation, with a curve that maps utilisation to score for each resource.",
+    summary="Score nodes by a configurable curve from utilisation to score for each resource.",
     params=BinpackParams,
 )
 class Binpack:

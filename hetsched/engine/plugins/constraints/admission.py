@@ -33,7 +33,7 @@ _MOST_NAMED = 4  # maximum number of nodes that are named; further nodes are sum
 
 @plugin(
     "admission",
-    summary="Exclude nodes whose kubelet rejected pods of this owner until the back-off ends.",
+    summary="Exclude nodes whose kubelet rejected pods of this owner until the backoff ends.",
     scope=Scope.CLUSTER,
     helped_by=frozenset({Event.TIME, Event.NODE_ADDED, Event.POD_RELEASED}),
     implied=True,
@@ -53,7 +53,7 @@ class Admission:
         return None
 
     def waits(self, request: Request) -> Message:
-        return Message("the end of the back-off after kubelets rejected pods of the same owner")
+        return Message("the end of the backoff after kubelets rejected pods of the same owner")
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         closed = request.memo[_PREPARED]

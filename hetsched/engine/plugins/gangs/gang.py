@@ -128,10 +128,10 @@ class GangParams(Params, frozen=True):
 
     timeout_seconds: Annotated[
         _Seconds,
-        msgspec.Meta(title="Time-out", description="Time-out for waiting members whose PodGroup has no time-out."),
+        msgspec.Meta(title="Timeout", description="Timeout for waiting members whose PodGroup has no timeout."),
     ] = 60.0
     backoff_seconds: Annotated[
-        _Seconds, msgspec.Meta(title="Back-off", description="Back-off of a gang after its rejection.")
+        _Seconds, msgspec.Meta(title="Backoff", description="Time for which a rejected gang stays in backoff.")
     ] = 0.0
     gap_percent: Annotated[
         _Percent,
@@ -176,7 +176,7 @@ class Gang:
         if key in gangs.backoff_until:
             refusal = _refusal(
                 "GangBackOff",
-                Message("gang {key} is in back-off because not all of its members could be placed", key=key),
+                Message("gang {key} is in backoff because not all of its members could be placed", key=key),
             )
             if group is not None:
                 group.refusal = refusal
