@@ -102,8 +102,8 @@ def check(
 ) -> None:
     """Check manifests and built programs against a cluster before a merge.
 
-    Exit codes: 0 passed, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured or requesting less than
-    its programs require, 2 invalid files or options, 3 server unreachable or token rejected.
+    Exit codes: 0 passed, 10 not now (with --fail-on not-now), 11 never fits, 12 misconfigured, or a pod requests less
+    than its program requires, 2 invalid files or options, 3 server unreachable or token rejected.
     """  # fmt: skip
     built = [_inspect(argument) for argument in artefact or ()]
     if cluster:

@@ -51,7 +51,7 @@ def experiment(
 ) -> None:
     """Reproduce the comparison of a publication and print published and measured results.
 
-    The exit code is 1 if an expectation fails.
+    The exit code is 1 if the results do not meet an expectation.
     """
     chosen = openb.OpenbOptions(lists or [], cluster or [], seeds, arrival or [], policy or [], ties or [])
     if name not in (Name.OPENB, Name.ALL):

@@ -70,7 +70,7 @@ def standalone(
     webs: Webs = 1,
     workers: Workers = 1,
 ) -> None:
-    """Run the whole product with a demo cluster on this machine, without other software."""
+    """Run all processes and a demo cluster on this machine; no other software is needed."""
     data_dir = (data or default_data_dir()).expanduser().absolute()
     with lock_data_dir(data_dir) as lock, bind_port(host, port) as listener:
         port = port_of(listener)

@@ -70,7 +70,7 @@ def explain(
     watch: Watch = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Explain a decision: verdict, reasons, scores of the nodes, and changes that would help.
+    """Explain a decision: verdict, reasons, scores of the nodes, and changes with which the pod would fit.
 
     Exit codes: 0 placed, 10 not now, 11 never fits, 12 misconfigured, 2 unknown decision, 3 server unreachable.
     """
