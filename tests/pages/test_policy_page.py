@@ -73,7 +73,7 @@ def test_parameters_come_from_the_plugins_own_declarations(viewer: Client) -> No
     assert 'min="0.001" max="1"' in label[0]
     assert "Relative gain in evenness that scores 100" in label[0]
     # gang declares a time in seconds: the unit is next to the title.
-    assert re.search(r'Time-out <span class="unit">s</span>', page)
+    assert re.search(r'Timeout <span class="unit">s</span>', page)
 
 
 def test_text_next_to_the_form_is_the_policy_object(viewer: Client) -> None:
