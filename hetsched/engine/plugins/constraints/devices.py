@@ -41,7 +41,7 @@ class _PreparedClaims(NamedTuple):
 @plugin(
     "devices",
     summary=(
-        "A node must have the devices that are allocated to the pod's resource claims, or enough free devices for them."
+        "A node must have the devices of the pod's allocated resource claims, and free devices for its other claims."
     ),
     scope=Scope.CLUSTER,
     helped_by=frozenset(
