@@ -1,9 +1,9 @@
 """64-bit Arm: architecture levels armv8.0-a to armv9.4-a and the HWCAP words that Linux prints.
 
-A machine has a level if it reports every HWCAP of this level and of the levels that it extends; words that kernels or
-hypervisors hide (`ssbs`, `bti`, `dit`) are not part of a level. armv9.0 is above armv8.5, but is not comparable with
-armv8.6; a machine with levels of both lines gets its armv9 level. No word implies another word: a machine reports every
-word it has.
+A machine has a level if it reports every HWCAP word of this level and of the levels that this level extends. Words that
+kernels or hypervisors hide (`ssbs`, `bti`, `dit`) are not part of a level. armv9.0 includes armv8.5, but neither
+armv8.6 nor armv9.0 includes the other; a machine that has levels of both lines gets its armv9 level. No word implies
+another word, because a machine reports every word it has.
 Source: Linux elf_hwcaps.rst, Arm ARM; arm_features.json.
 """
 

@@ -1,10 +1,10 @@
 """Lower a requirement to the largest part that a machine covers.
 
-The result supplements a message such as "your program needs v, these nodes lack it" with a requirement that would run
-on these nodes. A required name is kept if the offer has its closure; any other name is replaced by those of its implied
-names that the offer has. A profile is replaced by the largest profile below it that the offer covers. The text is as
-short as the grammar allows: `rv64gc`, `x86-64-v3+sha_ni`.
-Invariant: the offer covers the result, and the requirement covers it too.
+The result supplements a message such as "your program needs v, these nodes lack it" with the requirement of a program
+that would run on these nodes. A required name is kept if the offer has the name and all names that it implies. Any
+other required name is replaced by the implied names that the offer has. A profile is replaced by the largest profile
+below it that the offer covers. The text is as short as the grammar allows: `rv64gc`, `x86-64-v3+sha_ni`.
+Invariant: both the offer and the requirement cover the result.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The cores of one machine may differ, and the kernel may move a program between them at any time, so only features that
 every CPU has are used. On RISC-V this is the intersection of the `isa` lines (`hart isa` if there are none). A machine
 whose `cpu-vector` is 0.7, or whose cores have mvendorid 0x5b7 with marchid 0, does not have `v`, even if its string
-contains it. On x86 the line is `flags`, on Arm `Features`; the level follows from the family's table. A machine outside
-the lattice (32-bit x86 and Arm, POWER, s390x, LoongArch) is reported with its features, and its ISA is unknown, not
-"none".
+contains it. On x86 the features are read from the line `flags`, on Arm from the line `Features`; the level is looked up
+in the family's table. A machine outside the lattice (32-bit x86 and Arm, POWER, s390x, LoongArch) is reported with its
+features, and its ISA is unknown, not "none".
 Source: Linux Documentation/arch/riscv/uabi.rst, arch/riscv/kernel/cpufeature.c.
 """
 
@@ -28,7 +28,7 @@ from .value import Isa
 from .x86 import X86
 
 _THEAD_VENDOR_ID = 0x5B7
-# More than the kinds of cores in any machine, and the features of any architecture.
+# Limits for untrusted text: no machine has as many kinds of cores, and no architecture as many features.
 _MAX_KINDS, _MAX_FEATURES = 256, 4096
 Block = dict[str, str]
 
@@ -63,7 +63,7 @@ def detect(cpuinfo_text: str) -> Isa:
 
 
 def read_cpuinfo(cpuinfo_text: str) -> CpuReport:
-    """Return family, level and features. Raises: InputError if the text contains no CPU."""
+    """Return the machine that the text describes. Raises: InputError if the text contains no CPU."""
     blocks = _blocks(cpuinfo_text)
     cpus = sum("processor" in block or "cpu number" in block for block in blocks) or 1
     if harts := _values(blocks, "isa", prefix="rv") or _values(blocks, "hart isa", prefix="rv"):
@@ -163,7 +163,8 @@ def _intersect(harts: list[Isa]) -> Isa:
     common = frozenset.intersection(*(hart.extensions for hart in harts))
     first = harts[0]
     named = frozenset.union(*(hart.explicit for hart in harts)) & common
-    # Harts may imply a common name by different names, so that `named` does not imply it; such names are added.
+    # A name that all harts have may be implied by a different name on each hart, so `named` does not imply it. Such
+    # names are added.
     amended = named | BEFORE_2019_PART_OF_I if first.base == "i" else named
     explicit = named | (common - closure(amended, first.xlen)) | {first.base}
     versions = frozenset.intersection(*(frozenset(hart.versions) for hart in harts))

@@ -121,7 +121,7 @@ MACHINES = {
     3: "386", 8: "mips", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv",
     258: "loongarch",
 }  # fmt: skip
-# The same number on RISC-V and on 32-bit Arm.
+# RISC-V and 32-bit Arm use the same section type for build attributes.
 _SHT_NOTE, _SHT_ATTRIBUTES = 7, 0x7000_0003
 _PT_NOTE, _PT_GNU_PROPERTY, _PT_RISCV_ATTRIBUTES = 4, 0x6474_E553, 0x7000_0003
 _NT_GNU_PROPERTY_TYPE_0 = 5
@@ -207,7 +207,10 @@ def _table(data: memoryview, form: str, start: int, count: int, size: int) -> It
 
 
 def _blobs(header: _Header, segment_kinds: tuple[int, ...], section_kind: int) -> Iterator[memoryview]:
-    """Yield the contents of the segments and sections of these types; a stripped file may have only one of the two."""
+    """Yield the contents of the segments and sections of these types.
+
+    Both are searched, because a stripped file may have only the segment or only the section.
+    """
     wanted = [entry for entry in header.segments if entry[0] in segment_kinds]
     wanted += [entry for entry in header.sections if entry[0] == section_kind]
     remaining = _MAX_NOTE_BYTES  # entries may overlap, so their total size is limited
@@ -241,7 +244,9 @@ def _arm_need(header: _Header) -> ElfNeed:
 
 
 def requirement_of_arch(arch: str) -> str:
-    """Return an ISA string in canonical form; versions incompatible with the table (drafts) are kept, others dropped.
+    """Return an ISA string in canonical form, without versions that are compatible with the table.
+
+    Incompatible versions are kept, because they denote drafts of an extension.
 
     Raises: InputError.
     """

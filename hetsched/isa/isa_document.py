@@ -1,8 +1,8 @@
-"""Instruction sets as documents: one parsed value, and all names of the lattice.
+"""JSON documents of instruction sets: of one parsed value, and of all names of the lattice.
 
 `isa_document` is the output of `hetsched isa parse`. `lattice` lists every profile, level and feature with its implied
-names, so that a client can offer a selection without knowing the rules. For the names that a combination implies, the
-client requests the `isa_document` of the combination.
+names, so that a client can offer a selection without knowing the implication rules. A client that needs the names
+implied by a combination requests the `isa_document` of the combination.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def isa_document(isa: Isa) -> Document:
 
 @cache
 def lattice() -> Document:
-    """Return the names of each family: `bases` with all their implied names, `features` with the names they imply."""
+    """Return the profiles or levels (`bases`) and the `features` of each family, each with its implied names."""
     return {"riscv": _riscv(), "x86": _levelled(X86, {}), "arm": _levelled(ARM, load("arm_features")["features"])}
 
 

@@ -3,10 +3,10 @@
 Architecture and width must be equal, so RV32 does not run on RV64 nodes. A program for base e runs on base i, but not
 the reverse. The offer's closure must contain the needed names. Versions must be compatible: the major versions are
 equal, and the offered minor version is at least the required one. If only one side states a version, its major version
-must be that of the table.
-Affinity is at most 1. For RISC-V it is the number of required explicit items divided by the number of offered
-explicit items (with g and profiles expanded, including the base, without zicsr and zifencei). For other architectures,
-the sizes of the closures are divided.
+must be that of the table. Affinity is at most 1. For RISC-V it is the number of explicit items of the requirement
+divided by that of the offer. These numbers include the base but not zicsr and zifencei; g and profiles count as the
+items that they contain. For other architectures, it is the size of the requirement's closure divided by that of the
+offer's closure.
 Invariant: match is reflexive, and transitive if no profile has optional (soft) names.
 """
 
@@ -67,8 +67,8 @@ def _incompatible(required: Isa, offered: Isa) -> set[str]:
 def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
     """Reduce `missing` to a smallest set that, together with the offer, implies all missing names.
 
-    Candidates are required names and bundles of required names: a node without c and d lacks `c d`, not `zcd`. If the
-    sizes are equal, a required name is preferred to its bundle.
+    Candidates are the explicitly required names and the bundles: for a node without c and d the result is `c d`, not
+    `zcd`. Of two results of equal size, the one with a required name instead of a bundle is returned.
     """
     xlen = required.xlen
     candidates = {name for name in missing if name in required.explicit or name in BUNDLES}
@@ -78,7 +78,7 @@ def _smallest(missing: frozenset[str], required: Isa, offered: Isa) -> set[str]:
     ):
         if name in closure(offered.extensions | (kept - {name}), xlen):
             kept.discard(name)
-    if len(missing & BUNDLES.keys()) > 1:  # with one bundle there is no overlap, and removing names one by one is exact
+    if len(missing & BUNDLES.keys()) > 1:  # with a single bundle no candidates overlap, so `kept` is already smallest
         kept = _fewest(missing, candidates, offered.extensions, xlen, len(kept)) or kept
     for name in sorted(kept - required.explicit):
         for other in sorted((missing & required.explicit) - kept):
@@ -95,8 +95,8 @@ def _fewest(
     """Return fewer than `bound` candidates that imply all missing names, or None if this is impossible.
 
     A candidate that another candidate implies is never needed. A candidate that all other candidates together do not
-    imply is always needed. Few candidates remain (bundles that share parts), and their combinations are tried in the
-    order of their size.
+    imply is always needed. The remaining candidates are few (bundles that share parts), so their combinations are
+    tried, smallest first.
     """
     implied = {name: closure(offered | {name}, xlen) for name in candidates}
     widest: list[str] = []

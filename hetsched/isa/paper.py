@@ -3,9 +3,10 @@
 The experiments must reproduce the publication, whose rules differ from the lattice (D needs F, V is independent). In
 its Algorithm 1, a pod label with "RV" fits a node whose label starts with RV and whose letters include the pod's
 letters. Any other pod label fits a node label that contains it ("ARM" fits "ARM64"). Affinity = number of pod modules /
-number of node modules, including I. Two restrictions are added, which do not change the published results: widths must
-be equal, and modules are compared as sets (upper case, versions dropped, G expanded, D implies F, Q implies D, longer
-names after `_`).
+number of node modules, including I. This module adds two restrictions, which do not change the published results:
+widths must be equal, and modules are compared as sets. Before the comparison, letters are converted to upper case,
+versions are dropped, G is expanded, and the implied modules are added (D implies F, Q implies D); longer names follow
+after `_`.
 Source: Jiang et al., Computer Systems & Applications 2022 31(9).
 """
 

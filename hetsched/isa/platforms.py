@@ -86,7 +86,7 @@ def image_floors(platforms: Iterable[str]) -> dict[str, Isa | None]:
 
 
 def archs_with_variants_only(platforms: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures for which an image has only variants: neither a baseline nor a 32-bit fallback."""
+    """Return the architectures for which an image has only CPU variants, and no baseline build or 32-bit fallback."""
     offered = {normalise(platform) for platform in platforms}
     names = {platform[1] for platform in offered if platform[0] == "linux"}
     return tuple(
@@ -97,7 +97,7 @@ def archs_with_variants_only(platforms: Iterable[str]) -> tuple[str, ...]:
 
 
 def image_warnings(platforms: Iterable[str]) -> list[str]:
-    """Return warnings for nodes that satisfy a floor but whose stock containerd rejects the image."""
+    """Return a warning for each architecture on which nodes meet the floor but stock containerd rejects the image."""
     return [
         f"stock containerd rejects this image on every linux/{architecture} node: the index lists only variants"
         for architecture in archs_with_variants_only(platforms)
@@ -105,7 +105,7 @@ def image_warnings(platforms: Iterable[str]) -> list[str]:
 
 
 def pod_floors(images: Iterable[Mapping[str, Isa | None]]) -> dict[str, Isa | None]:
-    """Combine the floors of a pod's images: the architectures that all images support, with their highest floor."""
+    """Return the architectures that all images of a pod support, each with the highest floor among the images."""
     combined: dict[str, Isa | None] | None = None
     for image in images:
         if combined is None:
@@ -123,6 +123,7 @@ def _highest(isa: Isa | None, other: Isa | None) -> Isa | None:
     if isa is None or other is None:
         return None
     if isa.arch == "arm":
-        # Join levels of the armv8 and armv9 lines: armv8.7 with armv9.0 is armv9.2.
+        # A level of the armv8 line and one of the armv9 line may not be comparable. Therefore the union of their
+        # features determines the level: armv8.7 and armv9.0 together require armv9.2.
         return parse(ARM.highest_level(isa.extensions | other.extensions) or isa.canonical)
     return max(isa, other, key=_rank)

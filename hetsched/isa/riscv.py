@@ -230,7 +230,7 @@ def _parse_profile(original: str, name: str, rest: str, source: Source) -> Isa:
 
 
 def _state(items: Iterable[Item], base: str, present: frozenset[str], *, strict: bool) -> _StatedExtensions:
-    """Collect the items; reject repeated items (strict) or put drafts into `untrusted` (lenient)."""
+    """Collect the items. Strict parsing rejects repeated items; lenient parsing moves drafts to `untrusted`."""
     stated, explicit = set(present), set(present)
     versions: list[Version] = []
     untrusted: set[str] = set()
@@ -286,7 +286,7 @@ def riscv_isa(
         additions = explicit - mandatory - {base}
         canonical = canonical_text(profile, additions)
         soft = (closure(mandatory, xlen) & SOFT) - closure(additions, xlen)
-        # Neither the soft names nor the bundles that are complete only with soft names are required.
+        # A requirement includes neither soft names nor bundles that only soft names complete.
         asked = implied(offered - {base}, xlen)
         named_by_parts = {name for name in extensions - asked if soft & implied((name,), xlen)}
         needed = extensions - soft - named_by_parts

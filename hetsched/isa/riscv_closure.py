@@ -1,8 +1,9 @@
 """Closure of RISC-V extension names under implication.
 
 `rv64gcv` and a node that lists twenty names must be compared as sets, so both are closed under implication. Two steps
-are repeated until nothing changes: (1) apply `implies`, and `conditional` where all names in `if` are present and the
-width matches; (2) add each bundle whose applicable parts are all present. `v` is not a bundle.
+are repeated until nothing changes: (1) add the names that the table lists under `implies`, and those under
+`conditional` if all names in `if` are present and the width matches; (2) add each bundle of which all parts for this
+width are present. `v` is not a bundle.
 Source: riscv-isa-manual, LLVM's RISCVISAInfo; table riscv_extensions.json.
 Invariant: closure is idempotent. A larger set has a larger closure, with one exception: `c` is not added if `d` is
 present without `zcd`, and on rv32 neither `c` nor `zce` is added if `f` is present without `zcf`.

@@ -20,8 +20,8 @@ G_EXPANSION = frozenset((*G_LETTERS, "zicsr", "zifencei"))
 BEFORE_2019_PART_OF_I = frozenset({"zicsr", "zifencei", "zicntr", "zihpm"})
 SOFT = frozenset(name for name, row in EXTENSIONS.items() if row.get("soft") or row.get("hint"))
 
-# Single letters in the manual's order; letters that only Linux orders (l k j t) are placed as in Linux. Groups of Z
-# names are in the order of Linux and LLVM, in which v and p are swapped.
+# Single letters are in the order of the manual; l, k, j and t, which the manual does not order, are in the order of
+# Linux. Z names are grouped in the order of Linux and LLVM, in which p comes before v.
 _LETTER_ORDER = {letter: rank for rank, letter in enumerate("mafdqlcbkjtvph")}
 _Z_GROUP_ORDER = {letter: rank for rank, letter in enumerate("imafdqlcbkjtpvh")}
 

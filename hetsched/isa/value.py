@@ -18,13 +18,14 @@ Version = tuple[str, int, int]
 
 SOURCES: tuple[Source, ...] = ("pod-label", "node-label", "cpuinfo", "dt-isa", "dt-isa-extensions", "gcc")
 STRICT_SOURCES: frozenset[Source] = frozenset({"pod-label", "node-label"})
-# Sources of nodes whose RISC-V strings may predate 2019, when `BEFORE_2019_PART_OF_I` was still part of I. The newer
+# Sources of node strings that may follow the RISC-V specification from before 2019, in which I included the extensions
+# in `BEFORE_2019_PART_OF_I`; these extensions are added to such strings. Other sources are not amended: the newer
 # device-tree list is exact, and a pod's requirement is never extended.
 AMENDED_SOURCES: frozenset[Source] = frozenset({"node-label", "cpuinfo", "dt-isa", "gcc"})
 
 
 class Isa(msgspec.Struct, frozen=True, cache_hash=True):
-    """A requirement or an offer, depending on the caller.
+    """An instruction set, used as the requirement of a program or as the offer of a machine.
 
     `explicit` contains the stated names, with g and profiles expanded and including the RISC-V base letter. `versions`
     contains the stated versions. `untrusted` contains stated names that belong to a draft or are unreadable; they are
@@ -47,7 +48,7 @@ class Isa(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """Whether an offer covers a requirement.
+    """Result of matching a requirement against an offer.
 
     `missing` is the smallest set of names, sorted, that the offer would need in addition. If the architecture differs,
     it contains the required architecture (`x86`), and if the width differs, `rv32` or `rv64`. If base i is required and
