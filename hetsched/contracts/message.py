@@ -1,11 +1,12 @@
 """English sentences that keep their template and its parameters.
 
 A `Message` is a string with its English text, so code that compares, stores or logs text does not need a special case.
-The template and the parameters are used at the entry points to translate the message and to redact names of pods
-outside a reader's scope.
+The entry points (pages, REST, command line) use the template and the parameters to translate the message and to redact
+names of pods outside the user's scope.
 
 A parameter is a text, a number, another message, or `joined` items. The placeholders `pod` and `pods` are for pod keys
-(`namespace/name`). If a sentence quotes another program's text about such a pod, it ends in `: {detail}`.
+(`namespace/name`). A sentence that quotes another program's text about such a pod ends in `: {detail}`, so that the
+quoted text can be redacted, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 HIDDEN = "(a pod of another namespace)"
-BY_KUBELET = "kubelet:"  # prefix for pods that the kubelet assigned resources to and the control plane does not know
+BY_KUBELET = "kubelet:"  # key prefix of pods that are known only from the kubelet's assignments
 MOST_NAMED = 5
 _STORED = '{"template":'
 _ABOUT = ": {detail}"
@@ -52,7 +53,7 @@ class Message(str):
         made.params = params
         return made
 
-    def __getnewargs__(self) -> tuple[str]:  # copy and pickle restore the slots afterwards
+    def __getnewargs__(self) -> tuple[str]:  # copy and pickle call this and then restore the slots
         return (str(self),)
 
     def redacted(self, is_visible: IsVisible) -> Message:

@@ -44,7 +44,7 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
 
 
 def _choices(declaration: type[Params], error: str) -> Message:
-    """Return the allowed values of the parameter that an error names; empty if the parameter is not an enumeration."""
+    """Return the allowed values of the parameter that an error names, or an empty text if it is not an enumeration."""
     info = msgspec.inspect.type_info(declaration)
     assert isinstance(info, msgspec.inspect.StructType)
     for field in info.fields:

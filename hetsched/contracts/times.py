@@ -1,4 +1,4 @@
-"""Times and durations as text: RFC 3339 in UTC, and durations in their two largest units, rounded up."""
+"""Text forms of times (RFC 3339 in UTC) and durations (in their two largest units, rounded up)."""
 
 from __future__ import annotations
 

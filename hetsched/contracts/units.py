@@ -5,7 +5,7 @@ quantity is a decimal number with one suffix (n u m, none, k M G T P E, Ki Mi Gi
 stored in millicores and every other resource in its base unit (bytes, GPUs, Mbit/s). Fractions of the unit are rounded
 up, as in Kubernetes.
 Source: Kubernetes API conventions, resource.Quantity.
-Invariants: `format_amount(parse_amount(r, q))` parses back to the same integer, and every accepted value fits into
+Invariants: `format_amount(r, parse_amount(r, q))` parses back to the same integer; every accepted value fits into
 int64.
 """
 

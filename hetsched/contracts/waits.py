@@ -49,7 +49,7 @@ _BITS = {event: 1 << place for place, event in enumerate(Event)}
 
 
 class WaitsFor(msgspec.Struct, frozen=True):
-    """Events that a rejecting plugin registers for the pod, and the condition as text (`a node with 2 free cards`)."""
+    """Events that a plugin registers for a rejected pod, and the condition as text (`a node with 2 free cards`)."""
 
     plugin: str
     events: tuple[Event, ...]
@@ -67,5 +67,5 @@ def bits_of(waits: Iterable[WaitsFor]) -> int:
 
 
 def describe_waits(waits: Iterable[WaitsFor]) -> Message:
-    """Return the conditions as one phrase; any one condition may be sufficient."""
+    """Return the conditions as one phrase, joined by "or" because one condition may be sufficient."""
     return joined(", or ", dict.fromkeys(wait.text for wait in waits if wait.text))

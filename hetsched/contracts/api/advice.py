@@ -1,4 +1,4 @@
-"""Advice: the fewest moves of running pods that reach a goal, with their gain and cost, or why no moves reach it.
+"""Advice: the fewest moves of running pods that reach a goal, with gain and cost, or the reason why no moves reach it.
 
 The camelCase JSON is the same for pages, REST and command line; fields may be added but not renamed. A move consists of
 one pod or all members of a gang. Moves are executed one after the other, in the listed order; each was evaluated on the
@@ -31,8 +31,8 @@ class Goal(enum.StrEnum):
 class Question(msgspec.Struct, frozen=True):
     """Request for advice.
 
-    `target` is the balance to reach (0-1). `pods` are the pods to find room for; if empty, the pending pods are used.
-    At most `most_moves` moves are proposed, and at most `most_tries` moves are evaluated.
+    `target` is the balance to reach (0-1). `pods` are the pods to make room for; if empty, room is made for the pending
+    pods. At most `most_moves` moves are proposed, and at most `most_tries` moves are evaluated.
     """
 
     goal: Goal
@@ -67,8 +67,8 @@ def _named(field: str) -> str:
 class MovedPod(msgspec.Struct, frozen=True, rename=_named):
     """Pod that restarts on another node, with its allocation on that node.
 
-    `comesBack` is false if no controller recreates the pod. `exclusiveCpus` means that it has exclusive CPUs and has to
-    warm up again. `startedAt` is empty and `ageSeconds` null if the start time is unknown.
+    `comesBack` is false if no controller recreates the pod. `exclusiveCpus` is true if the pod has exclusive CPUs,
+    whose caches are cold after the move. `startedAt` is empty and `ageSeconds` null if the start time is unknown.
     """
 
     pod: str
@@ -100,7 +100,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Stays(msgspec.Struct, frozen=True, rename="camel"):
-    """Reason why some pods were not considered; `pods` is their number and `example` the first one by name."""
+    """Reason why the search does not move some pods; `pods` is their number and `example` the first of them by name."""
 
     code: str
     message: Message
@@ -139,7 +139,7 @@ class Nearest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Advice(msgspec.Struct, frozen=True, rename="camel"):
-    """Complete advice; `places` contains the placements of the pods for which room was made."""
+    """Complete advice; `places` contains the placements of the pods for which the moves make room."""
 
     goal: Goal
     verdict: AdviceVerdict

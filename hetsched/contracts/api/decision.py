@@ -75,8 +75,8 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     expected_use: ExpectedUse | None = None
 
 
-# Sources of the reasons and waits that the scheduler itself reports for gangs and preemption. They are public and equal
-# the names of the built-in plugins.
+# Plugin names in the reasons and waits that the scheduler itself, not a plugin, reports for gangs and preemption. They
+# are part of the public contract and equal the names of the built-in plugins.
 GANG_SOURCE, PREEMPTION_SOURCE = "gang", "preemption"
 
 
@@ -86,7 +86,7 @@ class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
     `field` names the invalid field if the pod itself is invalid. A plugin may refuse one node for several reasons, so
     the sum of the counts may exceed the number of nodes. `before` and `after` are the numbers of nodes before and after
     the plugin. In stored decisions, `candidates` lists the first of the refused nodes that would accept the pod if they
-    were empty, so the reason can go away there.
+    were empty. On these nodes the reason may disappear when pods end.
     """
 
     code: str
@@ -191,7 +191,10 @@ class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TippingPoint(msgspec.Struct, frozen=True, rename="camel"):
-    """Weight of one plugin (`at`) from which `node` would be selected; `side` compares it to the current `weight`."""
+    """Weight of one plugin from which another node would be selected.
+
+    At the weight `at`, which is above or below (`side`) the current `weight`, the selection changes to `node`.
+    """
 
     plugin: str
     weight: float
@@ -229,10 +232,10 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
 class WhatIfAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """Result of a what-if request.
 
-    `nodes` and `tipping` are null and omitted from the JSON unless an explanation was requested.
-    These fields are also omitted: `doubts`, unless a node of a placement has facts in conflict; `replaced` (running
-    pods that were assumed to be deleted), if there are none; `plan`, unless a plan was requested and all pods are
-    placed without an eviction; `warnings`, unless the manifest probably contains a misspelling.
+    Optional fields are null and omitted from the JSON. `nodes` and `tipping` are set if an explanation was requested.
+    `doubts` is set if a node of a placement has facts in conflict. `replaced` lists the running pods that were assumed
+    to be deleted, if there are any. `plan` is set if a plan was requested and all pods are placed without an eviction.
+    `warnings` is set if the manifest probably contains a misspelling.
     """
 
     verdict: Verdict

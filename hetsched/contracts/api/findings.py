@@ -29,7 +29,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Artefact(msgspec.Struct, frozen=True):
-    """Requirements of one image or program by Kubernetes architecture; None if no ISA string expresses them."""
+    """Requirements of one image or program: an ISA string, or None if none exists, for each Kubernetes architecture."""
 
     name: str
     requirements: dict[str, str | None]
@@ -49,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """Result of the check: `verdict` is the worst verdict that can fail the check.
+    """Result of the check; `verdict` is the worst of the verdicts that can fail the check.
 
     `findings` are grouped by pod in the order of the files; a finding without a pod is about the files. `waiting` lists
     the pods that do not fit now, even if that does not fail the check.

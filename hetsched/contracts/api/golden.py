@@ -68,7 +68,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class GoldenState(enum.StrEnum):
-    """State of a golden placement; it is *unknown* if the result depends on unknown facts."""
+    """State of a golden placement; *unknown* if the result depends on node facts that are unknown."""
 
     KEPT = "kept"
     BROKEN = "broken"

@@ -61,7 +61,7 @@ class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def steady_parts(report: AgentReport) -> AgentReport:
-    """Return a report without the parts that change constantly (usage, steal, pins) or are added by the server."""
+    """Return a report without the parts that change constantly (usage, steal, pins) and those that the server adds."""
     zones, gpus = report.zones, report.gpus
     if zones is not None:
         without = {"steal_ratio": None, "offline_capacity_millis": None}

@@ -19,10 +19,10 @@ class MachineProblem(msgspec.Struct, frozen=True):
 
 
 class IsaSource(msgspec.Struct, frozen=True, rename="camel"):
-    """One source for the machine's instruction set, as it was read.
+    """Instruction set of the machine according to one source.
 
     `canonical` is None if the source could not be read. `bound` is "exact", or "lower" if the machine may have more
-    features than the source lists. `conflict` describes the contradiction to the accepted source.
+    features than the source lists. `conflict` describes how the source contradicts the accepted source, if it does.
     """
 
     source: str
@@ -170,7 +170,7 @@ class MachineUsage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PinnedContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """Granted and actual CPUs of a container; `drift` is a sentence about the difference."""
+    """Granted and actual CPUs of a container; `drift` describes the difference, if there is one."""
 
     pod_uid: str
     container: str

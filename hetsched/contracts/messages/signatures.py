@@ -4,7 +4,7 @@ A client with write access to annotations could otherwise grant a pod any CPU an
 restore an old one. Every node has its own key, HMAC-SHA256 of its cluster and name under the control plane's secret.
 `sig` is HMAC-SHA256 under that key over the canonical bytes of the allocation without `sig`: JSON with sorted members,
 without white space and with only ASCII. UID, node and epoch are members, so they are signed with the granted resources.
-Readers use only the members that were signed, and only after the signature was verified.
+Programs that read an allocation first verify the signature and then use only the signed members.
 
     no `sig`                                        AllocationUnsigned
     another signature, or any member changed        AllocationForged
@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..message import Message
 from ..objects.allocation import CardGrant, ZoneGrant
 
-MAX_TEXT = 256 * 1024  # Kubernetes limits all annotations of an object to this length
+MAX_TEXT = 256 * 1024  # limit of Kubernetes on the total size of an object's annotations
 _CONTEXT = b"hetsched allocation\n"
 _KEY_CONTEXT = b"hetsched agent\n"
 

@@ -19,9 +19,10 @@ class CardGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defa
 
 
 class ZoneGrant(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """CPUs and memory allocated from one NUMA zone; `cpus` is null if only the amount is counted.
+    """CPUs and memory allocated from one NUMA zone.
 
-    `devices` contains the amounts of extended resources whose devices are near the zone.
+    `cpus` is null if an amount of CPU is allocated but no particular CPUs. `devices` contains the amounts of extended
+    resources whose devices are near the zone.
     """
 
     name: str

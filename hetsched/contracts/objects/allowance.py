@@ -17,7 +17,10 @@ _MOST_NAMES = 32
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """Limits of one submitter; `most` is the maximum by resource (see `parse_amount`) over unfinished workloads.
+    """Limits of one submitter.
+
+    `most` maps each limited resource to the maximum total request of the submitter's unfinished workloads, in the units
+    of `parse_amount`.
 
     The resource `pods` counts pods, and `hetsched.io/gpu-milli` counts thousandths of GPUs. `priority` is the maximum
     priority of the submitter's pods. The submitter may use only `namespaces`; None allows all namespaces.

@@ -1,4 +1,4 @@
-"""Table of accelerator models, and the whole GPUs of a node.
+"""Table of accelerator models, matching of model names, and the whole GPUs of a node.
 
 One GPU model has many names (`V100M32`, `Tesla-V100-SXM2-32GB`), A10 must never match A100, and a count of
 `nvidia.com/gpu` is not always a count of GPUs. A name is lower-cased and split at spaces, `-` and `_`, and its leading
@@ -23,7 +23,7 @@ from .node_report import GpuCard, NodeReport
 from .workload import GpuDemand
 
 MAX_CARDS = 256
-MAX_CARD_UUID = 120  # characters; the names that vendors use have up to 40
+MAX_CARD_UUID = 120  # characters; the UUIDs of vendors have at most 40
 _NOT_A_MODEL = frozenset({"nvidia", "tesla", "geforce", "rtx", "amd", "instinct"})
 _CUT = re.compile(r"[\s_-]+")
 

@@ -41,7 +41,7 @@ class ElasticQuota(msgspec.Struct, frozen=True):
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
-    """Disruption budget for pods of one namespace, of which at least `desired_healthy` must keep running."""
+    """Disruption budget of a namespace: at least `desired_healthy` pods that match `selector` must keep running."""
 
     namespace: str
     name: str
@@ -62,10 +62,10 @@ class PodUsage(msgspec.Struct, frozen=True):
 class ClusterContent(msgspec.Struct, frozen=True):
     """Content of a cluster file or workload file, converted and checked.
 
-    `namespaces` maps a namespace to its labels, `namespace_policies` to the default policy of its pods, `pod_groups`
-    maps `namespace/name` to the declaration of each gang. `left_out` names the objects of a workload file whose pods
-    another controller creates, for example `DaemonSet kube-system/proxy`. `warnings` lists probable misspellings in a
-    workload file.
+    `namespaces` maps each namespace to its labels, `namespace_policies` each namespace to the default policy of its
+    pods, and `pod_groups` the key `namespace/name` of each gang to its declaration. `left_out` names the objects of a
+    workload file whose pods another controller creates, for example `DaemonSet kube-system/proxy`. `warnings` lists
+    probable misspellings in a workload file.
     """
 
     nodes: tuple[NodeReport, ...] = ()

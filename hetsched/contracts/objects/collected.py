@@ -1,7 +1,7 @@
-"""Findings of a collector about nodes: facts that a node itself cannot know, and its measured usage.
+"""Findings of a collector about nodes: facts that the node itself cannot know, and the measured usage of the node.
 
 A value that a source does not report is omitted and not 0. Amounts are integers in base units. Each finding has the
-time of its observation (RFC 3339); the consumer decides how old it may be.
+time of its observation (RFC 3339); the consumer decides how old a finding may be.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Devices of DRA drivers, device classes, and resource claims of pods.
 
-The structs hold the facts of the API objects unchanged. Selectors are CEL expressions, which the engine does not
-evaluate: the reader of the objects determines, for each expression, the devices for which it is true or undecidable
-(`SelectorVerdict`). Unsupported features are described as text in `unsupported` of a claim and `blocked` of a device.
+The structs hold the facts of the API objects unchanged. Selectors are CEL expressions. The engine does not evaluate
+them: for each expression, the reader of the objects determines the devices for which the expression is true and those
+for which its result is unknown (`SelectorVerdict`). Unsupported features are described as text in `unsupported` of a
+claim and `blocked` of a device.
 Source: Kubernetes resource.k8s.io/v1 ResourceSlice, DeviceClass, ResourceClaim.
 """
 
@@ -43,7 +44,7 @@ class Device(msgspec.Struct, frozen=True):
 class DeviceWish(msgspec.Struct, frozen=True):
     """Demand for `count` devices, or for all devices (`all`), of a class that match all selectors.
 
-    `name` is set if the request lists several alternatives, of which this is one.
+    If the request lists several alternatives, this is one of them and `name` is its name.
     """
 
     name: str

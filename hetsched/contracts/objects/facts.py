@@ -2,9 +2,9 @@
 
 For each fact, the newest statement of each source is stored, with the times of its first and last report, and a bounded
 number of earlier statements. The priority of sources is: an operator's override, the node agent, objects that describe
-the node, the node's labels, the node's status. A decrease is quarantined immediately: new pods do not get the missing
-part, but existing allocations of that part stay. An increase beyond the bounds takes effect only after an operator
-approves it.
+the node, the node's labels, the node's status. A decrease takes effect immediately and is quarantined: new pods do not
+get the missing part, but existing allocations of that part stay. An increase beyond the bounds takes effect only after
+an operator approves it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Claims = dict[str, tuple[FactStatement, ...]]
 
 
 class FactInQuarantine(msgspec.Struct, frozen=True, rename="camel"):
-    """Quarantined change of a node: a part that is missing (`shrunk`) or has not yet been accepted (`grown`).
+    """Quarantined change of a node: a missing part (`shrunk`) or an increase that is not yet accepted (`grown`).
 
     `known` is the previous value in effect and `reported` the new value. `state` is the operator's decision:
     `rejected`, or `open` if there is none yet.

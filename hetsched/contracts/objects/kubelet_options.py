@@ -1,8 +1,8 @@
 """Policy options of the kubelet's CPU and topology managers that the prediction of kubelet admission supports.
 
 An option with an unknown name, or with a value that the kubelet cannot read, is reported as unknown and ignored by the
-prediction. So is an option that depends on unreported facts of the machine: the threads of each core, sockets, caches
-or distances. Booleans are parsed like Go's `strconv.ParseBool`.
+prediction. The same applies to an option that depends on facts which the machine does not report: the threads of each
+core, sockets, caches or distances. Booleans are parsed like Go's `strconv.ParseBool`.
 Source: kubernetes pkg/kubelet/cm/{cpumanager,topologymanager}/policy_options.go (1.36).
 """
 
@@ -17,8 +17,8 @@ from ..units import CPU
 from .node_report import NumaReport, NumaZone
 
 DEFAULT_MAX_NUMA_NODES = 8
-# With more NUMA nodes, only the policy `single-numa-node` is modelled, because other policies need hints for all
-# sets of nodes.
+# On machines with more NUMA nodes, only the policy `single-numa-node` is modelled: other policies compare hints for all
+# sets of NUMA nodes, whose number grows exponentially.
 MOST_MODELLED_NUMA_NODES = 12
 CPU_MANAGER_OPTIONS = (
     "full-pcpus-only", "distribute-cpus-across-numa", "align-by-socket", "distribute-cpus-across-cores",
@@ -111,6 +111,6 @@ def unmodelled(numa: NumaReport) -> Iterable[str]:
 
 
 def _cores_known(zone: NumaZone) -> bool:
-    """Return whether the core of each CPU of a zone is known."""
+    """Return whether the report assigns each CPU of a zone to a core."""
     groups = (zone.siblings or "").split(";")
     return zone.cpus is not None and parse_cpuset(zone.cpus) <= frozenset[int]().union(*map(parse_cpuset, groups))

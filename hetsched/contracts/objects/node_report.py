@@ -30,7 +30,8 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
     """One whole GPU. `vendor` is nvidia, amd, or empty if unknown; `numa_zone` is a zone's name.
 
     `links` contains the links reported at either end. `maintenance` means that an operator keeps new pods off a working
-    GPU; it is not `healthy` until the maintenance ends, but is available in the check against an empty cluster.
+    GPU. The GPU is not `healthy` until the maintenance ends, but the check against an empty cluster treats it as
+    available.
     """
 
     index: int
@@ -128,10 +129,11 @@ class PowerReport(msgspec.Struct, frozen=True, rename="camel"):
 class IsaReport(msgspec.Struct, frozen=True, rename="camel"):
     """ISA strings checked by `hetsched.isa`: the native one, and those added by emulation or a cross toolchain.
 
-    `native` is None if unknown. `source` is where the native string was read. If `complete` is false, the native string
-    is a lower bound (from an architecture label, or from feature labels with a deny list): the listed features are
-    present and the others are unknown, except those in `absent`, which are features and levels (`avx2`, `x86-64-v3`)
-    that the source would have listed. `arch` is the Kubernetes name of the architecture if nothing else is known.
+    `native` is None if unknown. `source` is the label, annotation or other source of the native string. If `complete`
+    is false, the native string is a lower bound, because its source (an architecture label, or feature labels with a
+    deny list) does not list every feature. The node then has the listed features, lacks the features and levels in
+    `absent` (`avx2`, `x86-64-v3`), which the source would have listed, and may have any other feature. `arch` is the
+    Kubernetes name of the architecture if nothing else is known.
     """
 
     native: str | None = None

@@ -1,7 +1,7 @@
 """Observed state of a live cluster: pods with their requests and outcomes, policies and changes.
 
-The structs hold facts from the API server without interpreting them. `spec` is None for a pod that
-neither uses nor requests resources because it ended or was deleted before it ran.
+The structs hold facts from the API server without interpreting them. `spec` is None for a pod that needs no resources
+because it ended, or was deleted before it ran.
 """
 
 from __future__ import annotations
@@ -79,9 +79,8 @@ class ObservedPolicy(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct):
     """Changes of a live cluster since the last read; `definitions` is None if no referenced object changed.
 
-    `bound` contains the keys of pods that were pending before and have a node now. A deleted pod
-    that is not in `stopped` may have had running containers at its deletion. `rebooted` lists nodes with a new boot
-    ID.
+    `bound` contains the keys of pods that were pending at the last read and have a node now. A deleted pod that is not
+    in `stopped` may have had running containers at its deletion. `rebooted` lists nodes with a new boot ID.
     """
 
     nodes: list[NodeReport] = []

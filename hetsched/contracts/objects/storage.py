@@ -50,9 +50,9 @@ class PersistentVolume(msgspec.Struct, frozen=True):
 class VolumeClaim(msgspec.Struct, frozen=True):
     """Persistent volume claim.
 
-    `volume` is its bound volume, and `wanted` a volume that it names but is not bound to yet. `selected_node` is the
-    node of a volume that is being provisioned. `lost` means that its volume was deleted; `deleting` means that the
-    claim is being deleted.
+    `volume` is the volume to which the claim is bound, and `wanted` a volume that the claim names but is not bound to
+    yet. `selected_node` is the node of a volume that is being provisioned. `lost` means that its volume was deleted;
+    `deleting` means that the claim is being deleted.
     """
 
     namespace: str

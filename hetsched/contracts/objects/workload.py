@@ -73,9 +73,10 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
 
 class PodTerm(msgspec.Struct, frozen=True):
-    """Pod (anti-)affinity term. Empty `namespaces` without a namespace selector means the pod's own namespace.
+    """Pod (anti-)affinity term.
 
-    `weight` is 0 in required terms, 1 to 100 in preferred ones, and -1 to -100 in preferred anti-affinity.
+    A term without `namespaces` and without a namespace selector applies to the pod's own namespace. `weight` is 0 in
+    required terms, 1 to 100 in preferred ones, and -1 to -100 in preferred anti-affinity.
     """
 
     topology_key: str
@@ -121,7 +122,7 @@ class ClaimUse(msgspec.Struct, frozen=True):
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """Resource claim of a pod: its name in the pod, and the claim's name, which is empty until the claim exists."""
+    """Resource claim of a pod: its name in the pod spec, and the name of the claim object (empty until that exists)."""
 
     name: str
     claim: str = ""
@@ -153,11 +154,11 @@ class ImageFacts(msgspec.Struct, frozen=True):
 class ImageDemand(msgspec.Struct, frozen=True):
     """Requirements of a pod's images, in addition to its other requirements.
 
-    `floors` has a pair for each architecture (Kubernetes' names) that all known images offer: the architecture and the
-    requirement string of the most demanding image, or "" if no requirement is known. It is None if no image is known.
-    `unknown` means that the facts of some image are missing. `variants_only` lists (architecture, image) for images
-    whose index has only CPU variants of the architecture, which a stock containerd refuses on a node without such a
-    variant in its platform.
+    `floors` has a pair for each architecture (Kubernetes' names) that all known images offer. The pair consists of the
+    architecture and the requirement string of the most demanding image, which is "" if no requirement is known.
+    `floors` is None if no image is known. `unknown` means that the facts of some image are missing. `variants_only`
+    lists (architecture, image) for images whose index has only CPU variants of the architecture, which a stock
+    containerd refuses on a node without such a variant in its platform.
     """
 
     floors: tuple[tuple[str, str], ...] | None = None
@@ -187,7 +188,7 @@ class IsaDemand(msgspec.Struct, frozen=True):
 
 
 class NumaDemand(msgspec.Struct, frozen=True):
-    """Requested topology awareness (None: the node's default) and CPU policy: none, exclusive, immovable or numa."""
+    """Requested topology awareness (None: the node's default) and CPU policy (none, exclusive, immovable or numa)."""
 
     aware: bool | None = None
     cpu_policy: str = "none"
@@ -293,10 +294,10 @@ class PodSpec(msgspec.Struct, frozen=True):
     policy that the pod names by `policy_rule` (`annotation` or `scheduler-name`). `controller` is `Kind/name`. If
     `preempts` is false, it waits instead of preempting; if `preemptible` is false, it is never preempted. `stays` is
     the reason why rebalancing does not move it: `annotation`, `local-volume`, or `hold` for reserved capacity. A pod
-    with `gates` is not scheduled until all of its gates are removed. `image_facts` describes those of its `images` that
-    were looked up; `pull_secrets` contains the names of its namespace's secrets for pulling them. `grace_seconds` is
-    how long its containers may run after its deletion starts. `expected_basis` is the basis of the shape's expected
-    usage if it was learned and not declared by the pod.
+    with `gates` is not scheduled until all of its gates are removed. `image_facts` describes the `images` that were
+    looked up; `pull_secrets` contains the names of the secrets, in the pod's namespace, for pulling the images.
+    `grace_seconds` is how long its containers may run after its deletion starts. `expected_basis` is the basis of the
+    shape's expected usage if this usage was learned and not declared by the pod.
     """
 
     namespace: str
