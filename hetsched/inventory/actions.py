@@ -1,9 +1,9 @@
-"""The only writers of clusters and nodes; each action is one transaction with its audit entry and live events.
+"""Actions on clusters and nodes; each action is one transaction that also writes its audit entry and live events.
 
-An inventory change raises `inventory_revision` and `layout_revision` to the cluster's new revision, so that snapshots
-reload. A change to individual nodes raises only their `changed_revision`, so that snapshots refresh just these nodes.
-Both send the signal that requeues pending pods. `replace_nodes` implements the node part of an import. The rest, which
-also writes running pods, is in `hetsched.placement`.
+A change to the inventory raises `inventory_revision` and `layout_revision` to the cluster's new revision, so that
+snapshots reload. A change to individual nodes raises only their `changed_revision`, so that snapshots refresh only
+these nodes. Both kinds of change send the signal that requeues pending pods. `replace_nodes` imports the nodes of a
+file; `hetsched.placement` imports the running pods.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
 def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: bool = True) -> None:
     """Recompute the cluster's totals from its nodes, and mark the inventory as changed.
 
-    If `same_layout`, `layout_revision` stays unchanged, because no node was added or removed and each changed node has
-    a new `changed_revision`. If `decisive` is false, decisions in progress stay valid.
+    Pass `same_layout` if no node was added or removed and each changed node has a new `changed_revision`;
+    `layout_revision` then stays unchanged. If `decisive` is false, decisions in progress stay valid.
     """
     capacity: Counter[str] = Counter()
     requested: Counter[str] = Counter()

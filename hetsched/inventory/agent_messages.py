@@ -1,7 +1,7 @@
 """Receive the messages of node agents, in order, and write the changed facts.
 
-Usage samples and confirmations of known facts are stored in the facts row, without the cluster's lock. An agent that
-started later replaces the previous agent of its node; messages of one agent are accepted in order.
+Usage samples and confirmations of known facts are stored in the node's `NodeFacts` row, without the cluster's lock. An
+agent that started later replaces the previous agent of its node; messages of one agent are accepted in order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_AHEAD = timedelta(minutes=5)
 
 
 class MessageResult(msgspec.Struct, frozen=True):
-    """The result of a message. If `wanted`, the server has no current report, so the agent must send a full one."""
+    """Result of a message; if `wanted` is true, the server has no current report and the agent must send a full one."""
 
     node: Node
     wanted: bool = False
@@ -52,8 +52,8 @@ Known = Callable[[KubeletState], Collection[str]]
 def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda kubelet: ()) -> MessageResult:
     """Process one message of a node's agent.
 
-    `known` is called with the state of the node's kubelet. It returns the keys of `exclusive` and `devices` of pods
-    known to the control plane, whose resources are already covered by reservations.
+    `known` is called with the state of the node's kubelet. It returns those keys of `exclusive` and `devices` that
+    belong to pods known to the control plane. The resources of these pods are already covered by reservations.
     Raises: InputError `NodeUnknown`, `ReportMalformed`, `AgentSuperseded`, `ReportOutOfOrder` or `ReportTooSoon`.
     """
     now = timezone.now()
@@ -83,9 +83,7 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
 
 
 def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
-    """Set `foreign` in a report: the pods that the kubelet gave CPUs or devices and that the control plane does not
-    know.
-    """
+    """Set `foreign` in a report: the pods with CPUs or devices that the control plane does not know."""
     kubelet = report.kubelet
     if kubelet is None:
         return report
@@ -139,7 +137,7 @@ def _message_columns(message: AgentMessage, started: datetime, now: datetime) ->
 
 
 def _has_changed_facts(row: NodeFacts, message: AgentMessage) -> bool:
-    """Return whether a message changes facts that decisions use, such as the node's network and disk capacity."""
+    """Return whether a message changes facts that scheduling decisions use, such as the network and disk capacity."""
     usage, report = _usage_of(message), message.report
     if usage is not None:
         before = row.usage.capacity if row.usage is not None else {}
@@ -175,7 +173,7 @@ def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime
 
 
 def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
-    """Return the usage sample with its time capped at now: a sample from the future would supersede all others."""
+    """Return the usage sample, dated at most `now`: a sample dated in the future would supersede all later samples."""
     usage = _usage_of(message)
     if usage is None or (seconds(usage.observed_at) or math.inf) <= now.timestamp():
         return usage
@@ -224,15 +222,15 @@ def apply_samples(cluster_id: int) -> int:
         cluster = advance(cluster_id)
         now = timezone.now()
         changed = []
-        # Mark the samples as copied before reading them: a sample that arrives now is unmarked again and copied by the
-        # next run.
+        # Mark the rows as copied before their samples are read. A sample that arrives in between resets the mark of its
+        # row, so the next run copies it.
         taken = list(waiting.values_list("pk", flat=True))
         NodeFacts.objects.filter(pk__in=taken).update(usage_taken=True)
         rows = NodeFacts.objects.filter(pk__in=taken).select_related("node")
         for row in rows.only("usage", "collected", "node"):
             node, sample = row.node, mark_expired(usage_facts(row.usage, []), now)
             if measured_by(row.collected) is not None:
-                continue  # a collector measures it; samples of two sources are not comparable
+                continue  # a collector measures this node; samples of two sources are not comparable
             latest = newer(mark_expired(node.report.usage, now), sample)
             if latest is not None and latest != node.report.usage:
                 set_usage(node, latest, now)

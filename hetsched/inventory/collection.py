@@ -1,12 +1,12 @@
-"""Convert the results of collectors to node facts with source and age; the only writer of collectors.
+"""Configure collectors and store their results as node facts; the only module that writes `Collector` rows.
 
-A source that has stopped reporting must not influence decisions, and users must see that it has stopped.
-The task that claims a due collector queries it outside any transaction. The results are written under the cluster's
-lock. A fact is stale once its observation is older than the collector allows, once the collector has failed as often in
-a row as configured (for usage sources: after one failure), or when a usage source no longer reports a node. A stale
-usage fact is kept, so that resource requests are used instead of it; other stale facts are ignored.
-Only hosts of `HETSCHED_SOURCE_HOSTS` are called. Tokens never appear in audit entries, errors or log records.
-Invariant: a run whose collector was changed in the meantime writes nothing.
+If a source stops reporting, its facts must not influence decisions, and users must see that it has stopped. The task
+that claims a due collector queries it outside any transaction. The results are written under the cluster's lock. A fact
+is stale once its observation is older than the collector allows, once the collector has failed as often in a row as
+configured (for usage sources: after one failure), or when a usage source no longer reports a node. A stale usage sample
+stays in the report with its mark, so that the scheduler uses resource requests instead; other stale facts are ignored.
+Collectors call only hosts in `HETSCHED_SOURCE_HOSTS`. Tokens never appear in audit entries, errors or log records.
+Invariant: a run writes nothing if its collector was changed after the run started.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def node_aliases(cluster_id: int) -> list[NodeAlias]:
 
 
 def store_findings(row: Collector, collected: Collected, *, now: datetime) -> None:
-    """Store a collector's findings as node facts, marked as stale where they are too old."""
+    """Store a collector's findings as node facts; findings that are too old are marked as stale."""
     found = {finding.node: finding for finding in collected.findings}
     late = {node for node, finding in found.items() if _is_old(finding, row, now)}
     status = {
@@ -243,7 +243,7 @@ def _merge_findings(
     status: Mapping[str, Any],
     late: frozenset[str] | set[str] = frozenset(),
 ) -> None:
-    """Replace a collector's facts by `found`; None means that the query failed, so the previous facts become stale."""
+    """Replace a collector's facts by `found`, or mark them as stale if `found` is None because the query failed."""
     with write_transaction():
         cluster = advance(collector.cluster_id)
         live = Collector.objects.filter(pk=collector.pk, version=collector.version)
@@ -283,7 +283,7 @@ def _fact(
     finding = None if found is None else found.get(node)
     if finding is not None:
         return CollectedFact(collector.name, collector.load, finding, node in late)
-    if collector.load:  # a usage source should measure every node, so a missing node has a stale sample
+    if collector.load:  # a usage source measures every node, so the sample of a missing node is stale
         return CollectedFact(collector.name, True, old.finding if old else None, stale=True)
     if found is None and old is not None:
         return CollectedFact(collector.name, False, old.finding, stale=True)
@@ -335,7 +335,7 @@ def _is_confirmed(old: CollectedFact | None, new: CollectedFact | None) -> bool:
 
 
 def _difference(before: Usage | None, after: Usage | None) -> dict[str, Any] | None:
-    """Return the merge patch between two samples, with null for removed resources."""
+    """Return the merge patch that turns the first sample into the second, with null for removed resources."""
     if after is None:
         return None
     gone = dict.fromkeys(before.amounts.keys() - after.amounts.keys()) if before is not None else {}

@@ -73,7 +73,7 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
 
 
 def _collectors(cluster: Cluster) -> list[Check]:
-    """Query every enabled collector and return one check for each, with the number of nodes that it reports."""
+    """Query every enabled collector and return one check per collector, with the number of nodes that it reports."""
     from hetsched.adapters.collectors.registry import build
     from hetsched.adapters.collectors.requests import SourceError
 
@@ -97,7 +97,7 @@ def _collectors(cluster: Cluster) -> list[Check]:
 
 
 def _sources(cluster: Cluster) -> Iterator[Check]:
-    """Yield one check per resource type: its sync state in the current informer."""
+    """Yield one check per resource type: whether the current informer has synced it."""
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
         return

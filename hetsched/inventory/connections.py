@@ -1,11 +1,11 @@
 """Connections to live clusters: the only module that stores and opens them.
 
-Read access to the database must not grant administrator access to the clusters, and a connection that suddenly leads to
-another cluster would make all objects of the previous cluster look deleted.
-One context of a kubeconfig is stored, sealed for this cluster. It is decrypted only for API calls and never shown. Only
-hosts of `HETSCHED_CLUSTER_HOSTS` are called (any host if it is empty). Changing a connection ends the lease of the
-informer that uses the previous connection. A cluster is identified by the uid of its namespace kube-system: once the
-uid is stored, no other cluster is accepted under this name.
+Read access to the database must not grant access to the clusters. A connection that is redirected to another cluster
+must be rejected, or all objects of the previous cluster would look deleted. One context of a kubeconfig is stored,
+sealed for this cluster. It is decrypted only for API calls and never shown. Only hosts in `HETSCHED_CLUSTER_HOSTS` are
+called; an empty setting allows every host. Changing a connection ends the lease of the informer that uses the previous
+connection. A cluster is identified by the uid of its namespace kube-system: once the uid is stored, no other cluster is
+accepted under this name.
 Invariant: no credential appears in an audit entry, an error, a log record or the text form of a row.
 """
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 MOST_NAMESPACES = 1000
 _HOME = "/api/v1/namespaces/kube-system"
-# API clients of this process by cluster, each with the settings it was created from. They keep server connections open.
+# API clients of this process by cluster, each with the settings that it was created from. The clients are cached
+# because they keep their server connections open.
 _apis: dict[int, tuple[tuple[str, str], Api]] = {}
 
 
@@ -203,7 +204,8 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
 def check_identity(cluster: Cluster, api: Api) -> str:
     """Return the uid of the connected cluster, and store it on first contact.
 
-    All reservations of a cluster must be in one place, so it may be connected under a second name only in shadow mode.
+    A cluster may be connected under a second name only in shadow mode, because all its reservations must be in one
+    `Cluster`.
 
     Raises: InputError `AnotherCluster`, `ClusterConnectedTwice`; ApiFailure.
     """

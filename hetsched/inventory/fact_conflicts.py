@@ -1,7 +1,7 @@
-"""Node facts that a kubelet contradicted: recorded as conflicts, and cleared again.
+"""Record and clear conflicts: node facts that a kubelet contradicted.
 
-A conflict is stored next to the report and changes neither the report nor the capacity of the node. The first rejection
-that raised a conflict is the one that users see. A conflict ends when the fact is reported differently
+A conflict is stored next to the report and changes neither the report nor the capacity of the node. If several
+rejections contradict a fact, users see the first one. A conflict ends when the fact is reported differently
 (`actions.set_report`), when a pod of the same owner runs on the node (`clear_owner_conflicts`), or when an operator
 clears it (`clear_conflicts`).
 """
@@ -45,7 +45,7 @@ def record_conflicts(cluster: Cluster, raised: Mapping[int, Sequence[FactConflic
 
 
 def clear_owner_conflicts(cluster: Cluster, owners: Mapping[int, set[str]]) -> list[Node]:
-    """Clear conflicts raised by pods of these owners (by node id), because a pod of the owner now runs on the node."""
+    """Clear conflicts that pods of `owners` (by node id) raised, because a pod of the owner now runs on the node."""
     changed = []
     for node in Node.objects.filter(cluster=cluster, pk__in=owners).defer("report"):
         remaining = tuple(doubt for doubt in node.doubts if doubt.owner not in owners[node.pk])
@@ -59,8 +59,8 @@ def clear_owner_conflicts(cluster: Cluster, owners: Mapping[int, set[str]]) -> l
 def clear_conflicts(cluster: Cluster, node_name: str, *, freed: int, actor: Actor, reason: str) -> Node:
     """Clear all conflicts of a node because an operator confirms its facts, inside the caller's transaction.
 
-    `freed` is the number of rejections that the caller has removed, so that the rejected pods' owners may use the
-    node again. It is recorded in the audit entry.
+    The audit entry records `freed`, the number of rejections that the caller has removed so that the owners of the
+    rejected pods may use the node again.
     Raises: InputError `NodeUnknown`, or `NothingInDoubt`.
     """
     node = Node.objects.filter(cluster=cluster, name=node_name).first()

@@ -2,7 +2,7 @@
 
 Changed facts pass through `report_merge` and `acceptance` of `adapters.node_facts`. Like every change of a node, they
 are written under the cluster's lock. The informer passes the API server's reports through `merge_node_reports`, so that
-the agent's facts are kept.
+a report does not replace the agent's facts.
 Invariant: no fact in use disappears from a node's report without an operator's approval; see `acceptance.accept`.
 """
 
@@ -133,7 +133,7 @@ def _note_maintenance(node: Node, row: NodeFacts) -> None:
 
 
 def is_sampled(before: NodeReport | None, report: NodeReport) -> bool:
-    """Return whether a report contains a new sample of measured usage or of the available resources per NUMA zone."""
+    """Return whether a report contains a new measurement of the node's usage or of the free resources per NUMA zone."""
     measured = report.usage is not None and (before is None or report.usage != before.usage)
     return measured or (availability(report) != [] if before is None else availability(report) != availability(before))
 
@@ -141,7 +141,7 @@ def is_sampled(before: NodeReport | None, report: NodeReport) -> bool:
 def _save(row: NodeFacts, columns: Collection[str]) -> None:
     """Write `columns` and the columns that the acceptance check changes.
 
-    Agents write the other columns without the cluster's lock, so these must not be overwritten.
+    All other columns are left out, because agents write them without the cluster's lock.
     """
     if row._state.adding:
         row.save()
@@ -185,7 +185,7 @@ def _publish(cluster: Cluster, node: Node) -> None:
 def _record_quarantine(
     cluster: Cluster, node: Node, before: Iterable[FactInQuarantine], after: Iterable[FactInQuarantine]
 ) -> None:
-    """Record new quarantined facts in one audit entry, so that a faulty node cannot flood the audit trail."""
+    """Record all newly quarantined facts in one audit entry, so that a faulty node cannot flood the audit trail."""
     stood = {fact.id for fact in before}
     new = sorted((fact for fact in after if fact.id not in stood), key=lambda fact: (fact.fact, fact.item, fact.id))
     if not new:
@@ -240,7 +240,8 @@ def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: M
             row = row or new_facts(node)
         stood, columns = row.quarantined, ["base"]
         if row.base.uid != report.uid:
-            # This is another machine with the same name, so the previous agent's report does not apply.
+            # The uid shows that this is another machine with the same name, so the report of the previous machine's
+            # agent is dropped.
             row.reported, row.digest, row.usage = None, "", None
             columns += ["reported", "digest", "usage"]
         row.base = report
@@ -266,11 +267,12 @@ def _rebase_quarantine(row: NodeFacts, report: NodeReport, now: datetime) -> Nod
 
 
 def _check_acceptance(before: NodeReport, after: NodeReport, now: datetime) -> AcceptedFacts | None:
-    """Return the acceptance result if a report removes facts in use or grows too much, or None if it is acceptable."""
+    """Return the acceptance result if a report removes parts in use or increases amounts too much, else None."""
     same_parts = before.uid == after.uid and before.gpus == after.gpus and before.numa == after.numa
     if same_parts and before.allocatable == after.allocatable:
         return None
-    # Clients with write access to nodes may add GPUs or remove the GPU list, unlike agents.
+    # The report comes from a client with write access to nodes. Unlike an agent, it may add GPUs (`trusted_cards`) and
+    # omit the GPU list, in which case the previous list stays in use.
     listed = after if after.gpus is not None else _replace(after, gpus=before.gpus)
     growth = settings.HETSCHED_GROWTH_PERCENT / 100
     weighed = accept(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)

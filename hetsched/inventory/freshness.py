@@ -1,11 +1,11 @@
 """Expiry of measured usage samples, by the server's clock.
 
 A sample older than `STALE_SECONDS` is marked stale, whatever its source; requests are used instead. The samples of a
-collector live as long as the collector allows, if that is longer. A sample whose time is more than its lifetime in the
-future is also marked, because its age is unknown and it would not expire in time. A sample without a readable time is
-not changed. `Node.sample_due_at` is the time of the next check of a sample in use; it is None where no sample can
-expire.
-The engine has no clock, so the stale mark is part of the report that decisions and exports use.
+collector live as long as the collector allows, if that is longer. A sample that is dated further in the future than its
+lifetime is also marked stale, because its age is unknown and it would not expire in time. A sample without a readable
+time stays as it is. `Node.sample_due_at` is the time at which the node's sample must be checked next, or None if the
+node has no sample that can expire. The engine has no clock, so the stale mark is part of the report that decisions and
+exports use.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A GPU in maintenance accepts no new pods. A zone in maintenance offers no CPU to pods that request zones. The check
 against an empty cluster ignores maintenance, so a pod that fits only on resources in maintenance gets the verdict *not
-now* instead of *never fits*. Maintenance is stored as operator overrides: it expires and is listed like any other
+now* instead of *never fits*. Maintenance is stored as an operator override, so it expires and is listed like any other
 override.
 """
 

@@ -1,10 +1,10 @@
 """Apply the node changes that a live API server reports.
 
 Runs inside the caller's transaction, on a cluster locked by `advance`. Changed facts of a known node are written at the
-new revision, so that snapshots refresh only that node; most changed definitions are applied in place. Added or removed
-nodes and changes of namespaces or quotas make snapshots reload. A node deleted from the API server is kept as not ready
-while it has allocations.
-A new usage sample of a node includes the load of the pods allocated on the node at that time.
+new revision, so that snapshots refresh only that node. Snapshots apply most changed definitions in place. They reload
+if nodes are added or removed, or if namespaces or quotas change. A node deleted from the API server is kept as not
+ready while it has allocations. A new usage sample of a node includes the load of the pods allocated on the node at that
+time.
 Invariant: the cluster's totals are the sums over its nodes.
 """
 
@@ -36,7 +36,7 @@ STALE = timedelta(seconds=90)
 
 
 class NodeChanges(NamedTuple):
-    """The nodes to publish again, and the kinds of changes that were made."""
+    """Result of `apply_node_changes`: the nodes to publish again, and the kinds of changes that were made."""
 
     nodes: list[Node]
     events: frozenset[Event]
@@ -89,7 +89,7 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
 
 def _definition_events(before: ClusterContent, after: ClusterContent) -> set[Event]:
     """Return the events for changed definitions."""
-    events = {Event.NAMES_CHANGED}  # sent without comparing names, because changes of definitions are rare
+    events = {Event.NAMES_CHANGED}  # always sent: changes of definitions are too rare to justify a comparison
     if before.storage != after.storage:
         events.add(Event.STORAGE_CHANGED)
     if before.quotas != after.quotas:

@@ -2,9 +2,9 @@
 
 `advance` is the first statement of every transaction that changes a cluster's inventory or allocations. It raises the
 revision by 1 and thereby locks the row, so the next writer waits and then sees the new revision. A writer passes the
-revision that its decision was based on. The decision is void if an allocation was added or a fact changed since then;
-pods that only progressed or ended do not invalidate it. Loads are then added to the node columns and to the cluster's
-totals.
+revision that its decision was based on. The decision is void if an allocation was added or a fact changed since that
+revision; pods that started or ended do not invalidate the decision. `add_loads` then adds the loads to the node columns
+and to the cluster's totals.
 Invariant: a lost compare-and-set writes nothing.
 """
 
@@ -29,7 +29,7 @@ _ANY = 2**62  # greater than any revision or epoch
 
 
 class Conflict(Exception):
-    """Another writer committed first, or there is a newer leader. Nothing was written; retry on the new state."""
+    """Another writer committed first, or there is a newer leader; nothing was written, and the caller may retry."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class Conflict(Exception):
 
 
 class Contradiction(Conflict):
-    """Database constraints reject some of the transaction's reservations; a retry would fail in the same way.
+    """Database constraints reject reservations of the transaction; a retry would fail in the same way.
 
     `pods` is the number of pods that were to be written together.
     """

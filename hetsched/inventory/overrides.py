@@ -20,7 +20,7 @@ from hetsched.contracts.units import CPU, parse_amount
 
 SOURCE = "operator"
 MAINTENANCE = "maintenance"
-# Name prefix and value of the override that represents a GPU or zone in maintenance.
+# Prefix of the fact name and value of the override that puts a GPU or a zone into maintenance.
 MAINTAINED = {"card": ("card", MAINTENANCE), "zone": ("offline-capacity", "0")}
 _HEALTH = {"healthy": True, "unhealthy": False}
 _replace = msgspec.structs.replace

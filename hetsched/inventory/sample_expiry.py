@@ -1,9 +1,9 @@
-"""Expire usage samples of nodes without a newer report: the periodic part of `freshness`.
+"""Periodic task that marks expired usage samples of nodes without a newer report; see `freshness`.
 
 One run marks the expired samples (`sample_due_at` has passed) of at most `_MOST` nodes, under the cluster's lock.
 Marked nodes are written at the new revision, so that snapshots are refreshed and pending pods requeued, as for a
-collector that stopped reporting.
-Samples of a disabled collector also expire: its fact is marked as stale, so that another source can replace it.
+collector that stopped reporting. Samples of a disabled collector also expire: the collector's usage fact is marked as
+stale, so that a sample of another source can replace it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Age of a live cluster's data, and the time since when the data has been stale.
 
-Without the age, users could mistake a page with yesterday's data for a page with current data.
-The data is as old as the last event of the required resource that has been silent longest. It is stale while no
-decision may be based on it (`is_synced`), while a failure prevents watching the cluster, and once a required resource
-has failed for `TROUBLE`; it is then stale since its last event. The published state is stored in the connection's row,
-so that the snapshot and the deltas of the topic `watch:<cluster>` agree. The informer publishes it; if no informer
-runs, a periodic task does (`report_staleness`).
+Pages show the age, because users could otherwise mistake yesterday's data for current data. Each required resource has
+a last event; the oldest of these determines the age of the data. The data is stale while the cluster is not in sync
+(`is_synced`), while a failure prevents watching the cluster, and once a required resource has failed for `TROUBLE`. The
+data then counts as stale since that oldest event. The published state is stored in the connection's row, so that the
+snapshot and the deltas of the topic `watch:<cluster>` agree. The informer publishes it; if no informer runs, a periodic
+task does (`report_staleness`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PUBLISH_EVERY = timedelta(seconds=15)
 
 
 class Staleness(msgspec.Struct, frozen=True):
-    """The time up to which a cluster's data is current, and the start and reason of staleness if the data is stale."""
+    """The time up to which a cluster's data is current and, if the data is stale, the start and the reason."""
 
     facts_at: datetime | None
     stale_since: datetime | None = None

@@ -1,8 +1,7 @@
-"""JSON documents of nodes and clusters for pages: pure functions of rows.
+"""JSON documents of nodes and clusters for pages, made from database rows by pure functions.
 
-The snapshot and the deltas of a live topic are made by the same function. A document always has the same keys, with
-None where there is no value. In a merge patch None clears the key; `without_nulls` converts the document for the
-snapshot.
+The same function makes the snapshot and the deltas of a live topic. A document always has the same keys; a key without
+a value is None, which clears the key in a merge patch. `without_nulls` removes these keys for the snapshot.
 Units: `cpu`, `memory` and `gpu` are ratios 0-1 of requested to allocatable, or None if a node has no such resource.
 GPUs in maintenance are included in the capacity, because pods may still use them; `maintenance` contains their number.
 """
@@ -117,8 +116,9 @@ def pack_tiles(nodes: QuerySet[Node]) -> dict[str, Any]:
     """Return the tiles of many nodes, ordered by name, as columns; the page's script builds the tiles.
 
     `group` and `isa` are indexes into `groups` (family and pool) and `isas`, -1 for none. `state` is the sum of 1 for a
-    cordoned node and 2 for a node that is not ready. Ratios are in ten-thousandths, -1 for none. `maintenance`, and
-    `installed` (the number of GPUs where it is not `cards`), are maps by position, because most nodes have neither.
+    cordoned node and 2 for a node that is not ready. Ratios are in ten-thousandths, -1 for none. `maintenance` and
+    `installed` are maps from the position of a node to its value, because most nodes have neither. `installed` is the
+    number of installed GPUs, if it differs from `cards`.
     """
     groups: dict[tuple[str, str], int] = {}
     isas: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The tables of a new database; one that has the migrations of `replaces` is left as it is."""
+"""Create the tables of a new database; a database with the migrations in `replaces` is not changed."""
 
 import django.core.validators
 import django.db.models.deletion

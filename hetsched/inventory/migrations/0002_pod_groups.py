@@ -1,4 +1,4 @@
-"""Definitions kept a gang's smallest size alone; they keep all that its PodGroup declares."""
+"""Convert the pod groups in `definitions` from the minimum size of the gang to all fields of the PodGroup."""
 
 from django.db import migrations
 

@@ -10,6 +10,6 @@ class Migration(migrations.Migration):
             name="decisive_revision",
             field=models.BigIntegerField(default=0, verbose_name="decisive revision"),
         ),
-        # What was decided before this migration is void.
+        # Decisions from before this migration become void.
         migrations.RunSQL("UPDATE inventory_cluster SET decisive_revision = revision", migrations.RunSQL.noop),
     ]

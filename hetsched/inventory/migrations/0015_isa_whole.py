@@ -1,9 +1,9 @@
-"""Instruction sets were kept up to 400 characters; they are kept whole."""
+"""Store the complete instruction set of a node; it was truncated to 400 characters before."""
 
 from django.db import migrations, models
 from django.db.models.functions import Length
 
-_CUT = 350  # at the end of an extension, so somewhat below 400
+_CUT = 350  # the text was cut at the end of an extension, so it may be shorter than 400
 
 
 def spell_out(apps, schema_editor):

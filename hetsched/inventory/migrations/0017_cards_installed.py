@@ -1,4 +1,4 @@
-"""Cards in maintenance count as capacity: the number of installed cards and the parts in maintenance become columns."""
+"""Add columns for the number of installed GPUs and for the parts in maintenance, which count as capacity."""
 
 from collections import Counter
 

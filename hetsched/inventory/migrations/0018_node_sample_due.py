@@ -1,4 +1,4 @@
-"""A sample of a node's use ages by the server's clock; the samples there are, are looked at by the next sweep."""
+"""Add the expiry time of usage samples by the server's clock; existing samples are due for a check immediately."""
 
 from django.db import migrations, models
 from django.utils import timezone

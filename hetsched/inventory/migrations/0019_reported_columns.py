@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Name what the node agents and collectors report by that word."""
+    """Rename the columns about reports of agents and collectors to `reported`, `reported_at` and `nodes_reported`."""
 
     dependencies = [
         ("inventory", "0018_node_sample_due"),

@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Give columns with messages the length of any message with its parameters; the rows keep their text."""
+    """Remove the length limit of columns that store messages with parameters; existing text is not changed."""
 
     dependencies = [
         ("inventory", "0019_reported_columns"),

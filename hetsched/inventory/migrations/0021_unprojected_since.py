@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Add the position of the projector of placements."""
+    """Add the first revision whose placements are not yet counted in node loads and workloads."""
 
     dependencies = [
         ("inventory", "0020_message_columns"),

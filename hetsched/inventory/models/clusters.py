@@ -63,7 +63,7 @@ class Cluster(models.Model):
     # that may make it schedulable occurred after the revision of its decision.
     event_revisions = models.JSONField(_("changes"), default=dict, blank=True, editable=False, db_column="stirred")
 
-    # Recent decision time per namespace, so that no namespace takes all of the scheduler's time.
+    # Recent decision time per namespace. The scheduler uses it to share its time fairly between namespaces.
     decision_time = models.JSONField(_("decision time"), default=dict, blank=True, editable=False)
 
     # The first revision whose placements are not yet counted in node loads and workloads; None if all are counted. See
@@ -115,7 +115,7 @@ class Node(models.Model):
     unschedulable = models.BooleanField(_("unschedulable"), default=False)
     cordoned_by_operator = models.BooleanField(_("cordoned by an operator"), default=False)
     card_count = models.IntegerField(_("GPUs"), default=0)
-    # Includes GPUs that are unhealthy or in maintenance, because pods may still use them.
+    # This number includes GPUs that are unhealthy or in maintenance, because pods may still use them.
     cards_installed = models.IntegerField(_("installed GPUs"), default=0)
     maintenance = StructField(tuple[Maintenance, ...], verbose_name=_("in maintenance"), default=tuple, blank=True)
     allocatable = StructField(dict[str, int], verbose_name=_("allocatable"), default=dict)
@@ -134,7 +134,8 @@ class Node(models.Model):
     doubts = StructField(
         tuple[FactConflict, ...], verbose_name=_("facts contradicted by the kubelet"), default=tuple, blank=True
     )
-    # Whether the node was deleted from the API server while it still has allocations that are not confirmed as ended.
+    # Whether the node was deleted from the API server. The row is kept until all its allocations are confirmed as
+    # ended.
     gone = models.BooleanField(_("deleted"), default=False)
 
     class Meta:
@@ -166,7 +167,7 @@ class Connection(models.Model):
     # to the cluster.
     shadow_of = models.CharField(_("scheduler compared in shadow mode"), max_length=63, blank=True)
     shadow_dropped = models.BigIntegerField(_("pods not compared"), default=0, editable=False)
-    # The staleness of the cluster's data, as last published to its viewers; see `staleness`.
+    # The staleness of the cluster's data as last published to live pages; see `staleness`.
     facts_at = models.DateTimeField(_("data as of"), null=True, blank=True, editable=False)
     stale_since = models.DateTimeField(_("stale since"), null=True, blank=True, editable=False)
     stale_reason = MessageField(_("reason for stale data"), blank=True, editable=False)

@@ -23,7 +23,7 @@ class NodeFacts(models.Model):
 
     node = models.OneToOneField("inventory.Node", on_delete=models.CASCADE, related_name="facts", primary_key=True)
     base = StructField(NodeReport)
-    known = StructField(NodeReport)  # the accepted report; keeps missing parts until their removal is approved
+    known = StructField(NodeReport)  # the accepted report; missing parts stay in it until their removal is approved
     reported = StructField(AgentReport, null=True)
     digest = models.CharField(max_length=64, blank=True)
     usage = StructField(MachineUsage, null=True)
