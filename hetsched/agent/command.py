@@ -1,4 +1,4 @@
-"""`hetsched agent`: read this machine once and print it, or run as a daemon and report it.
+"""`hetsched agent`: print a report about this machine once, or run as a daemon that sends reports to the control plane.
 
 The agent runs on every node, so its command line must not load the modules of the other commands. `--once` prints the
 report as text or as one JSON document and exits; otherwise `hetsched.agent.program` runs. An invalid option or an

@@ -35,7 +35,7 @@ class RuntimeFailure(CallFailure):
 
 
 class Sandbox(msgspec.Struct, frozen=True):
-    """Pod sandbox in the runtime, with the annotations of the pod. `created_at` is in nanoseconds."""
+    """Pod sandbox in the runtime, with the annotations of the pod; `created_at` is in nanoseconds since 1970."""
 
     id: str
     uid: str
@@ -57,7 +57,11 @@ class CriContainer(msgspec.Struct, frozen=True):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):
-    """Status of one container as reported by the runtime: its CPUs (empty: all, None: not reported) and its process."""
+    """Status of one container as reported by the runtime.
+
+    `cpus` is empty if the container may use all CPUs, and None if the runtime does not report them. `pid` is the
+    process ID of the container's first process.
+    """
 
     cpus: str | None
     pid: int | None

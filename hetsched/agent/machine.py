@@ -2,8 +2,8 @@
 
 Each probe reads its own part and adds unreadable facts to `Tree.problems`; no probe affects another.
 
-After gRPC and NVML are loaded, a fifth of the agent's memory is free but remains allocated to the process. Therefore
-free memory is returned to the kernel after each read of the machine, if the C library has malloc_trim.
+After gRPC and NVML are loaded, a fifth of the process's memory is unused but not returned to the kernel. Therefore the
+agent calls malloc_trim after each read of the machine, if the C library has it.
 Source: malloc_trim(3).
 """
 
@@ -60,9 +60,9 @@ def read_machine(
 ) -> AgentReport:
     """Return the machine's report; `node` is its node name, by default the host name.
 
-    `nvidia_smi` is the output of `nvidia-smi -q -x`, which is used instead of NVML. `meter` has the current usage;
-    without it, usage is measured during the read. `kubelet` lists the kubelet's assignments, by default those of this
-    machine. `uids` maps namespace and name of pods to their UIDs.
+    `nvidia_smi` is the output of `nvidia-smi -q -x`, which is used instead of NVML. `meter` provides the current usage;
+    without a meter, usage is measured during the read. `kubelet` is the client for the kubelet's assignments, by
+    default for the kubelet of this machine. `uids` maps namespace and name of pods to their UIDs.
     """
     measuring = meter or UsageMeter(stated_capacities(os.environ))
     if meter is None:

@@ -23,7 +23,7 @@ _YES = frozenset({"1", "true", "yes", "on"})
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Control plane to report to, and optional functions of the agent; without `server`, nothing is reported."""
+    """Options of the daemon: the control plane to report to (if `server` is set) and the agent's optional functions."""
 
     server: str = ""
     token: str = ""

@@ -2,10 +2,10 @@
 
 IDs are assigned differently by each vendor and have gaps, CPUs and memory can be offline, zones may have memory but no
 CPUs, kernels omit facts, and a copied tree may be inconsistent. A core is identified by its lowest thread and a
-last-level cache by its lowest CPU, because `core_id` and cache IDs are at most unique within a package. A distance row
-has one entry per online node, in the order of IDs. A machine without a `node` folder has the single zone 0. A fact that
-the kernel does not report, or that two files report differently, is None and is listed as a problem; all other facts
-are used.
+last-level cache by its lowest CPU, because `core_id` and cache IDs are unique only within a package, if at all. A
+distance row has one entry per online node, in the order of IDs. A machine without a `node` folder has the single zone
+0. A fact that the kernel does not report, or that two files report differently, is None and is listed as a problem; all
+other facts are used.
 Source: Linux Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst.
 Invariant: each online CPU is in at most one zone, and a zone's CPUs are online.
 """
@@ -70,7 +70,7 @@ def probe_topology(tree: Tree) -> tuple[tuple[MachineZone, ...] | None, tuple[Ma
 
 
 def topology_fingerprint(tree: Tree) -> str:
-    """Return a text that changes with the CPUs or memory nodes; it costs six reads."""
+    """Return a text that changes when the CPUs or memory nodes change; the function reads six files."""
     texts = [tree.text(f"{CPUS}/{name}") for name in ("online", "present", "smt/active")]
     texts += [tree.text(f"{NODES}/{name}") for name in ("online", "has_cpu", "has_memory")]
     return hashlib.sha256(repr(texts).encode()).hexdigest()
@@ -144,7 +144,7 @@ def _last_cache(tree: Tree, cpu: int) -> int | None:
 
 
 def _cores(tree: Tree, siblings: Mapping[int, Cpus | None]) -> dict[int, Cpus]:
-    """Return each CPU's core as its online threads; CPUs with inconsistent siblings are omitted."""
+    """Return the core of each CPU as the set of its online threads; CPUs with inconsistent siblings are omitted."""
     online = {cpu: group & siblings.keys() for cpu, group in siblings.items() if group is not None}
     odd = {cpu for cpu, group in online.items() if any(online.get(other, group) != group for other in group)}
     cores = {cpu: frozenset(group) for cpu, group in online.items() if cpu not in odd}
@@ -283,7 +283,7 @@ def _huge_pages(tree: Tree, folder: str) -> dict[str, int]:
 
 
 def _read_numbers(tree: Tree, folder: str, pattern: re.Pattern[str], most: int) -> Cpus | None:
-    """Return the numbers that `pattern` captures from the names of a folder's entries, or None if more than `most`."""
+    """Return the numbers that `pattern` captures from the names in a folder, or None if there are more than `most`."""
     matches = (pattern.fullmatch(name) for name in tree.names(folder))
     numbers = frozenset(int(match[1]) for match in matches if match and int(match[1]) < MOST_CPUS)
     return numbers if len(numbers) <= most else None

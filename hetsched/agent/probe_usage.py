@@ -1,7 +1,8 @@
 """Usage of a machine and CPU steal of its zones, measured between two samples.
 
-The kernel has only cumulative counters. They are reset with a driver or a CPU, wrap on 32-bit kernels, and count a
-transfer again on every device that is stacked on another. Formulas for the time between two samples:
+The kernel has only cumulative counters. A counter starts at 0 again when its driver is reloaded or its CPU goes online,
+and wraps on 32-bit kernels. A transfer through stacked devices is counted on each of them. Formulas for the time
+between two samples:
 
     cpu        1000 x time not idle, not waiting, not stolen / all time, summed over CPUs, in millicores
     memory     total - available, in bytes, at the later sample
@@ -73,7 +74,7 @@ class UsageSample(NamedTuple):
 
 
 class UsageMeter:
-    """Measures usage between two calls of `measure`; `stated` has the operator's capacities of network and disks."""
+    """Meter of the usage between two calls of `measure`; `stated` has the configured network and disk capacities."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class UsageMeter:
         return self.last
 
     def with_steal(self, zones: Iterable[MachineZone]) -> tuple[MachineZone, ...]:
-        """Return the zones with their steal, for zones in which it was measured for every CPU."""
+        """Return the zones, with the CPU steal set in those zones in which it was measured for every CPU."""
         found: list[MachineZone] = []
         for zone in zones:
             cpus = parse_cpuset(zone.cpus)
@@ -162,7 +163,7 @@ class UsageMeter:
     def _sample(self, tree: Tree) -> UsageSample:
         network = _table(tree, "/proc/1/net/dev" if tree.exists("/proc/1/net/dev") else "/proc/net/dev")
         disks = _table(tree, "/proc/diskstats")
-        if len(self._physical) > 10_000:  # limit the cache: interfaces of pods come and go
+        if len(self._physical) > 10_000:  # limits the cache, because pods constantly create interfaces with new names
             self._physical.clear()
         return UsageSample(
             at=self._clock(),
@@ -189,7 +190,8 @@ class UsageMeter:
             folder = f"/sys/class/net/{name}"
             if tree.text(f"{folder}/operstate", 64) == "down":
                 continue
-            # Bonded links have the speed of their bond, which is lower than the sum if a link is a standby.
+            # For bonded links, the speed of the bond is used: it is lower than the sum of the links if one is a
+            # standby.
             bond = tree.link_name(f"{folder}/master")
             whole = bond if bond and tree.exists(f"/sys/class/net/{bond}/bonding") else name
             speed = tree.number(f"/sys/class/net/{whole}/speed")
@@ -262,7 +264,7 @@ def _memory(tree: Tree) -> tuple[int, int] | None:
 
 
 def _table(tree: Tree, path: str) -> dict[str, list[str]] | None:
-    """Split the lines of a file into fields, by name: the text before the colon, or a disk's third field."""
+    """Split the lines of a file into fields, by device name: the text before the colon, or a disk's third field."""
     text = tree.text(path, _MOST_STAT_BYTES)
     if text is None:
         return None

@@ -52,7 +52,7 @@ MEASURE_SECONDS = 15.0
 WHOLE_SECONDS = 300.0
 EXIT_BROKEN = 1
 EXIT_SUPERSEDED = 4
-# Files that are cheap to read and show whether the machine changed: file contents, and names in folders.
+# Contents of files and names in folders that are cheap to read and change when the machine changes.
 _TEXTS = (
     "sys/devices/system/cpu/online", "sys/devices/system/cpu/present", "sys/devices/system/node/online",
     "sys/devices/system/node/has_memory",
@@ -217,7 +217,7 @@ def hold_agent_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        # Without a folder the agent still reports, but only the server can detect a second agent.
+        # The agent continues without its folder and lock; a second agent is then detected only by the server.
         log.warning("%s cannot be used: %s", folder, error.strerror)
         yield
         return
@@ -232,7 +232,7 @@ def hold_agent_lock(folder: Path) -> Iterator[None]:
 
 
 def main(settings: Any, options: Reporting, nvidia_smi: bytes | None = None) -> int:
-    """Run until SIGTERM or SIGINT, and return the exit code. Raises: InputError."""
+    """Run the daemon until SIGTERM or SIGINT, and return the exit code. Raises: InputError."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):

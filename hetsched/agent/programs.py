@@ -69,7 +69,7 @@ def run(
     begun = time.monotonic()
     core, hard = resource.getrlimit(resource.RLIMIT_CORE)
     try:
-        # An emulator writes a core file if its guest crashes; the program inherits this limit.
+        # Prevents core files: an emulator writes one if its guest crashes. The limit is restored after the start.
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
         process = subprocess.Popen(
             list(arguments),

@@ -1,9 +1,9 @@
 """Sender thread of the agent's messages to the control plane.
 
-A slow or unreachable server must not delay the pinning of containers. The sender keeps the latest state instead of a
-queue. A report is repeated until the server responds to a message that contains it, so no report is lost and no
-outdated report is sent. A change is sent immediately; without a change, usage and pins are sent at the interval that
-the server requests. Responses are queued for the main thread.
+A slow or unreachable server must not delay the pinning of containers. The sender keeps only the latest state, not a
+queue of messages. A report is repeated until the server responds to a message that contains it, so no report is lost
+and no outdated report is sent. A change is sent immediately; without a change, usage and pins are sent at the interval
+that the server requests. Responses are queued for the main thread.
 Invariant: after a response without `ReportWanted`, the server has the report whose digest the message contained.
 """
 
@@ -28,7 +28,7 @@ log = logging.getLogger("hetsched.agent")
 
 
 class Sender:
-    """Sends the latest state; `superseded` is set if another agent of this node was started later."""
+    """Thread that sends the latest state; `superseded` is set if another agent of this node was started later."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Sender:
         return None
 
     def _log_quarantined(self, answer: AgentAnswer) -> None:
-        """Log the facts of this machine that are in quarantine, whenever this list changes."""
+        """Log which facts of this machine are in quarantine, whenever the list of these facts changes."""
         doubts = sorted(problem.message for problem in answer.problems if problem.code == "FactQuarantined")
         if doubts != self._doubts:
             log.warning("quarantined facts, waiting for a review: %s", "; ".join(doubts[:5]) or "none")

@@ -2,8 +2,8 @@
 
 sysfs is full of links, and a copied or hostile tree may contain links to the outside, FIFOs, devices, huge files and
 binary files. Every path is walked component by component with directory descriptors. A link is followed within the tree
-as if the tree's root were `/`, and at most 40 links are followed. Only regular files are read, without waiting and up
-to a limit. A missing file is read as None. If an existing file is not plain text, the result is None and a
+as if the tree's root were `/`, and at most 40 links are followed. Only regular files are read, in non-blocking mode and
+up to a size limit. A missing file is read as None. If an existing file is not plain text, the result is None and a
 `MachineProblem` is recorded.
 Source: chroot(2) semantics of path_resolution(7).
 Invariant: nothing outside the root is opened, and no read waits for a writer.

@@ -22,7 +22,7 @@ class CallFailure(Exception):
 
 
 class UnixChannel:
-    """Connection that is opened at first use; failures are raised as class `failure`."""
+    """Connection that is opened at its first use; failures are raised as exceptions of the class `failure`."""
 
     def __init__(
         self, socket: Path, service: str, failure: type[CallFailure], *, most_bytes: int, timeout_seconds: float
@@ -41,7 +41,7 @@ class UnixChannel:
         self._channel: Any = None
 
     def call(self, method: str, request: Any, answer: Any) -> Any:
-        """Return the service's response. Raises: CallFailure, as the class `failure`."""
+        """Return the service's response. Raises: the class `failure`, a subclass of CallFailure."""
         if self._channel is None:
             self._channel = grpc.insecure_channel(self._address, options=self._options)
         call = self._channel.unary_unary(

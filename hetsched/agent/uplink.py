@@ -30,7 +30,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 class UplinkFailure(Exception):
-    """A message could not be sent; `status` is 0 without a response, `retry_after_seconds` the server's Retry-After."""
+    """A message could not be sent; `status` is 0 without a response, `retry_after_seconds` is the Retry-After value."""
 
     def __init__(self, status: int, code: str, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"{code}: {message}")

@@ -1,10 +1,11 @@
-"""Record of device assignments: the GPUs behind the slots that containers hold.
+"""Record of GPU assignments: which GPUs the containers that hold slots have received.
 
-An entry contains the slots that the kubelet requested for a container, the pod of the grant, and the GPUs that were
-assigned instead. It is written to a file before the plugin responds to the kubelet, because it could not be recovered
-after a restart. If no container holds the slots of an entry, the entry expires `GRACE_SECONDS` after its creation. The
-delay is needed because the kubelet does not list the devices of init containers and lists new assignments late. While
-the kubelet's state cannot be read, an entry expires when its grant is deleted.
+An entry contains the slots that the kubelet requested for a container, the pod whose grant was used, and the GPUs that
+were assigned in place of the GPUs of the slots. The entry is written to a file before the plugin responds to the
+kubelet, because only the plugin knows it and would lose it in a restart. If no container holds the slots of an entry,
+the entry expires `GRACE_SECONDS` after its creation. The delay is needed because the kubelet does not list the devices
+of init containers and lists new assignments late. While the kubelet's state cannot be read, an entry expires when its
+grant is deleted.
 Invariant: the file is replaced atomically.
 """
 
@@ -20,7 +21,7 @@ import msgspec
 from hetsched.contracts.documents import encode
 from hetsched.contracts.messages.agent_report import MachineProblem
 
-GRACE_SECONDS = 5.0  # shorter than a plugin waits for a grant, so that containers that end early do not block others
+GRACE_SECONDS = 5.0  # shorter than the wait for a grant, so an entry of an ended container expires during the wait
 _VERSION = 1
 _MOST_BYTES = 4 * 1024 * 1024
 
@@ -28,8 +29,8 @@ _MOST_BYTES = 4 * 1024 * 1024
 class AssignedGpus(msgspec.Struct, frozen=True):
     """GPUs of one container, from the grant of pod `uid`.
 
-    `cards` maps slots to GPUs, `millis` slots to thousandths of a GPU. `at` is the time of assignment
-    in seconds since 1970.
+    `cards` maps each slot to the assigned GPU, and `millis` each slot to the share of this GPU in thousandths. `at` is
+    the time of the assignment in seconds since 1970.
     """
 
     uid: str
@@ -44,7 +45,7 @@ class _File(msgspec.Struct):
 
 
 class AssignmentRecord:
-    """Entries of one resource, stored in a file, or only in memory if `path` is None."""
+    """Assignment entries of one resource, stored in a file, or only in memory if `path` is None."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
         self.path = path
@@ -76,7 +77,7 @@ class AssignmentRecord:
         self._write([*remaining, AssignedGpus(uid, cards, millis, self._clock())])
 
     def resolve_slots(self, slots: Iterable[str]) -> tuple[str, ...]:
-        """Return the GPUs behind slots; an unrecorded slot is returned as `unrecorded:<slot>`."""
+        """Return the GPUs assigned for these slots; a slot without an entry is returned as `unrecorded:<slot>`."""
         known = self.by_slot()
         return tuple(sorted({known[slot].cards[slot] if slot in known else f"unrecorded:{slot}" for slot in slots}))
 

@@ -4,10 +4,10 @@ The agent serves `nvidia.com/gpu` and `amd.com/gpu`, each as soon as the machine
 are read again every `POLL_SECONDS`, so that an unhealthy GPU is reported to the kubelet. Reports to the control plane
 contain the GPUs of containers instead of the kubelet's slots.
 
-Grants are part of the control plane's responses to reports. A pod can reach its kubelet before the agent's next report,
-and the kubelet then requests the pod's GPUs immediately. Every response contains all grants of the node; an allocation
-whose signature does not match this node's key is ignored. A caller that needs newer grants triggers a report and waits
-for the response.
+Grants are part of the control plane's responses to reports. A pod can reach its kubelet before the agent's next report.
+The kubelet then requests the pod's GPUs before the agent has received the grant. Every response contains all grants of
+the node; an allocation whose signature does not match this node's key is ignored. A caller that needs newer grants
+triggers a report and waits for the response.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .slots import Card, cards_from
 
 
 class ReceivedGrants:
-    """Verified grants in the order in which responses first contained them; `send_now` triggers an immediate report."""
+    """Verified grants in the order of the responses that first contained them; `send_now` triggers a report at once."""
 
     def __init__(self, node: str, send_now: Callable[[], None]) -> None:
         self._grants = Grants(node)

@@ -2,18 +2,19 @@
 
 Each container must get GPUs that were granted to its pod, and no others. `Allocate` finds the pod (`pod_selection`)
 among the verified grants, records the assignment, and responds with the granted GPUs, regardless of the requested
-slots. If no grant remains, or more than one pod matches, it first requests the newest grants from the control plane,
-for at most `patience_seconds`. If there is still no grant, it rejects the request and the kubelet fails the pod. The
-response to `GetPreferredAllocation` lists slots of the granted GPUs where possible, so that the kubelet requests them.
+slots. If no grant matches, or the grants of several pods match, `Allocate` first requests the newest grants from the
+control plane, for at most `patience_seconds`. If there is still no matching grant, `Allocate` rejects the request and
+the kubelet fails the pod. The response to `GetPreferredAllocation` lists slots of the granted GPUs where possible, so
+that the kubelet requests them.
 Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time).
 Invariant: an assignment is recorded before it is returned.
 
 The Allocate response contains environment variables, device nodes, mounts and CDI names. NVIDIA GPUs are passed by CDI
-name, by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as device nodes. A pod's own
-variables are set after those of the plugin and may override them, and every CUDA image requests all GPUs in such a
-variable. To prevent access to other GPUs, use CDI: the kernel then isolates the container. Shares of GPUs are enforced
-if a slicing runtime is installed: the memory limit in MiB per GPU and the core limit in percent for all GPUs are read
-by HAMi-core in the container.
+name, by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as device nodes. Variables do not
+isolate containers: a pod's own variables override those of the plugin, and every CUDA image requests all GPUs in such a
+variable. With CDI, the kernel prevents access to other GPUs. Shares of GPUs are enforced only if a slicing runtime is
+installed. HAMi-core in the container then reads two limits from variables: the memory limit in MiB per GPU, and the
+core limit in percent for all GPUs.
 Source: NVIDIA container toolkit (variables, CDI names), AMD k8s-device-plugin (device nodes), HAMi-core (variables).
 """
 
@@ -51,7 +52,7 @@ def answer(given: AssignedShares, way: str, slicing_directory: str = "") -> api.
     elif way == "cdi":
         for card, _ in given:
             response.cdi_devices.add(name=f"nvidia.com/gpu={card.id}")
-        # otherwise the hook of NVIDIA's runtime would add the GPUs that the image requests
+        # without this, the hook of NVIDIA's runtime adds the GPUs that the image requests
         response.envs["NVIDIA_VISIBLE_DEVICES"] = "void"
     elif way == "nodes":
         _nodes(response, (*(f"/dev/nvidia{card.minor}" for card, _ in given), *_NVIDIA_COMMON))
@@ -223,7 +224,11 @@ class CardPlugin:
         return api.PreStartContainerResponse()
 
     def _find_pod(self, slots: Sequence[str]) -> PodSelection | None:
-        """Find the pod; request newer grants until a pod matches, or once if several pods match."""
+        """Find the pod for these slots.
+
+        If no pod matches, newer grants are requested until one does. If several pods match, newer grants are requested
+        once.
+        """
         until = time.monotonic() + self._patience_seconds
         found, pause = self._choose(slots), _FIRST_PAUSE_SECONDS
         if found is not None and found.sure:

@@ -9,10 +9,10 @@ verified grant is not yet fully assigned to its containers. Candidates, in this 
     pods whose whole grant has as many GPUs as requested, in the order in which the grants arrived
     pods whose grant has more GPUs, in the same order
 
-Two pods that cannot be distinguished have grants with the same number of GPUs. If they are confused, each pod still
-gets the GPUs of only one grant. The agent reports the actual assignment by pod, and the control plane records it and
-changes the grants. An assignment entry therefore belongs to its own pod while that pod's grant contains the entry's
-GPUs, and otherwise to the pod whose grant now contains them.
+Two pods whose grants have the same number of GPUs cannot be distinguished, so each may get the GPUs of the other pod's
+grant; no pod gets GPUs of both grants. The agent reports the actual assignment by pod, and the control plane records it
+and changes the grants accordingly. An assignment entry therefore belongs to its own pod while that pod's grant contains
+the entry's GPUs, and otherwise to the pod whose grant now contains them.
 Invariants: no side effects; no assignment without a grant; no GPU is overallocated, regardless of the grants.
 """
 
@@ -39,7 +39,7 @@ class PodGrant(msgspec.Struct, frozen=True):
 
 
 class PodSelection(msgspec.Struct, frozen=True):
-    """The pod, and the GPUs of its grant for one container; `sure` is true if no other pod matches the request."""
+    """Chosen pod with the GPUs for one container; `sure` is true if no other pod matches the request."""
 
     uid: str
     cards: tuple[tuple[Card, CardGrant], ...]
@@ -53,7 +53,8 @@ def choose(
     by_uid = {grant.uid: grant for grant in grants}
     owners = _owners(grants, entries, cards)
     named = [place for place, entry in enumerate(entries) if not entry.cards.keys().isdisjoint(slots)]
-    # Reassigning a slot ends its earlier assignment, which was made for the pod's init container or has expired.
+    # Earlier entries of the requested slots no longer count: they belong to an init container of the pod or have
+    # expired.
     remaining = [
         (entry, owner) for place, (entry, owner) in enumerate(zip(entries, owners, strict=True)) if place not in named
     ]
@@ -112,9 +113,10 @@ def _next_gpus(
     cards: Mapping[str, Card],
     first: Collection[str] = (),
 ) -> tuple[tuple[Card, CardGrant], ...] | None:
-    """Return `count` GPUs of a grant in its order, but GPUs in `first` before all others; GPUs in `given` are excluded.
+    """Return the next `count` GPUs of a grant: those in `first`, then the others in the order of the grant.
 
-    Returns None if there are too few, or if a GPU is missing, unhealthy, or already used too much to add its share.
+    GPUs in `given` are excluded. Returns None if too few GPUs remain, or if one of them is missing, unhealthy, or used
+    so much that the granted share does not fit.
     """
     found: list[tuple[Card, CardGrant]] = []
     for share in grant.cards:
@@ -124,7 +126,7 @@ def _next_gpus(
         if card is None or not card.healthy or used.get(card.id, 0) + share.milli > WHOLE_MILLI:
             return None
         found.append((card, share))
-    found.sort(key=lambda pair: pair[0].id not in first)  # a stable sort: GPUs in `first`, then the order of the grant
+    found.sort(key=lambda pair: pair[0].id not in first)  # a stable sort, so the others stay in the order of the grant
     return tuple(found[:count]) if len(found) >= count else None
 
 

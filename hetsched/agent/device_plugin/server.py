@@ -3,7 +3,7 @@
 A kubelet that restarts removes every socket in its folder and does not remember any plugins. `tick` is called about
 every second. If the kubelet's socket does not exist, the plugin is not served. If the kubelet's socket was replaced, or
 the plugin's socket was removed, the plugin's socket is created and registered again; the next tick retries a failed
-registration. Registration is the last step because the kubelet calls the plugin immediately.
+registration. Registration is the last step, because the kubelet calls a registered plugin immediately.
 Source: kubernetes.io "Device Plugins": handling kubelet restarts.
 """
 
@@ -39,7 +39,7 @@ class PluginServer:
         self.registrations = 0
 
     def tick(self) -> bool:
-        """Serve and register the plugin if necessary; return whether it is registered, to the agent's knowledge."""
+        """Serve and register the plugin if necessary; return whether its last registration is still valid."""
         kubelet = _identity(self._directory / KUBELET)
         if kubelet is None:
             self.problem = f"{self._directory / KUBELET} does not exist"

@@ -3,9 +3,9 @@
 The kubelet assigns whole devices and chooses them itself, but GPUs can be shared and are chosen by the control plane.
 Every GPU therefore has one slot for each container that may share it: `UUID::0`, `UUID::1`…. If there is only one slot,
 its ID is the GPU's UUID. A slot has the zone and the health of its GPU, which the kubelet uses for alignment. A
-container gets the GPU granted to its pod, which may differ from the GPU of its slot. The plugin asks the kubelet for
-slots of the granted GPU, so the two GPUs differ only if the kubelet chooses other slots. A GPU partitioned by MIG is
-not a whole GPU and has no slots.
+container gets the GPU granted to its pod, which may differ from the GPU of its slot. The plugin recommends slots of the
+granted GPUs to the kubelet, so the GPU of a slot and the assigned GPU differ only if the kubelet chooses another slot.
+A GPU partitioned by MIG has no slots, because it cannot be assigned as a whole.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cards_from(readings: Sequence[CardReading], zones: dict[int, int | None], ve
         identity = reading.uuid or reading.pci_address
         if reading.vendor != vendor or reading.mig_devices or identity is None or reading.index is None:
             continue
-        # A GPU without facts from the driver cannot be used by a container.
+        # Containers cannot use a GPU about which the driver reports nothing, so such a GPU counts as unhealthy.
         usable = reading.memory_mib is not None and not reading.troubles
         found.append(
             Card(

@@ -2,9 +2,9 @@
 
 The document is untrusted, and XML can refer to other files or expand without limit. Each driver version uses different
 words for "unknown" and removes or adds elements. A document may name its DTD (all do) but must not contain
-declarations; references are never fetched. Limits are `MAX_BYTES`, `MAX_DEPTH` and `MAX_ELEMENTS`. The text of
-all elements is kept, attributes only of `gpu` elements. An absent element and a word in `_NOTHING` are read as None. A
-word in `_BROKEN` in place of a memory size or a clock means that the driver lost the GPU.
+declarations; references are never fetched. Limits are `MAX_BYTES`, `MAX_DEPTH` and `MAX_ELEMENTS`. The text of all
+elements is kept, attributes only of `gpu` elements. An absent element, or an element whose text is in `_NOTHING`, is
+read as None. A text in `_BROKEN` instead of a memory size or a clock means that the driver lost the GPU.
 Source: nvsmi_device_v12.dtd and nvsmi_device_v13.dtd, which published documents refer to; nvidia-smi(1).
 """
 
@@ -161,7 +161,8 @@ def read_nvidia_xml(data: bytes, problems: list[MachineProblem]) -> list[CardRea
                 "nvidia-smi",
             )
         )
-        # With GPUs missing, the position is not the driver's index, so the number of the device node is used.
+        # If GPUs are missing, the position in the document is not the driver's index, so the number of the device node
+        # is used.
         for card in found:
             card.index = card.minor
     else:

@@ -1,10 +1,10 @@
 """Read NVIDIA GPUs through NVML.
 
-The driver may be absent, be older than its bindings, or hang on a GPU that fell off the bus. The library is loaded when
-it is first used. A value that a call cannot return is None. A GPU is unhealthy if the driver reports it as lost or in
-need of a reset, or if it had a critical Xid since the agent started, except for Xids that programs can cause. The calls
-run on a separate thread. If they do not return within `PATIENCE_SECONDS`, the report contains a problem, and no further
-call starts before they return.
+The driver may be absent, be older than its bindings, or hang on a GPU that fell off the bus. The library is loaded at
+its first use. If a call fails, its value is None. A GPU is unhealthy if the driver reports it as lost or in need of a
+reset, or if it had a critical Xid since the agent started, except for Xids that programs can cause. The calls run on a
+separate thread. If they do not return within `PATIENCE_SECONDS`, the report contains a problem, and no further call
+starts before they return.
 Source: NVML API reference; NVIDIA Xid errors (which Xids programs cause).
 """
 
@@ -34,7 +34,7 @@ Handle = Any
 
 
 class Nvml(Protocol):
-    """Required functions of the bindings. Others are looked up by name, because older bindings lack some."""
+    """Functions that the bindings must have. Others are looked up by name, because older bindings lack some of them."""
 
     NVMLError: type[Exception]
 
@@ -97,7 +97,7 @@ class NvmlClient:
 
 
 class _Xids:
-    """Last critical Xid of each GPU since this object was created; this object keeps NVML initialized."""
+    """Watcher of critical Xids, which keeps NVML initialized; Xids from before its creation are not reported."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -161,7 +161,7 @@ def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
 
 
 class _DeviceReader:
-    """Reads the values of one device; an unavailable value is None, and `gone` is set if the device was lost."""
+    """Reader of the values of one device; an unavailable value is None, and `gone` is set if the device was lost."""
 
     def __init__(self, nvml: Nvml, handle: Handle) -> None:
         self._nvml = nvml
@@ -251,7 +251,7 @@ def _mig(asker: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | Non
 
 
 def _links(asker: _DeviceReader, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
-    """Record the NVLinks of a GPU and its other connections to the other GPUs."""
+    """Record the NVLinks of a GPU, and how near it is to each other GPU in the PCI topology."""
     remotes: list[str] = []
     switched = 0
     for link in range(_MOST_LINKS):

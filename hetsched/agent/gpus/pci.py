@@ -1,10 +1,10 @@
 """Find the GPUs of a machine on its PCI bus, and read facts from their kernel drivers in sysfs and procfs.
 
 A GPU is a PCI device of class display or processing accelerator whose vendor makes accelerators. Display chips of
-server boards are ignored: by their vendor or, if the vendor also makes accelerators, by their class. AMD's driver
-publishes memory, identity and name at the PCI device, and shaders, clock and links in kfd's topology, where a GPU is
-found by its bus address. NVIDIA's driver publishes name and identity in procfs. Without a driver, only the presence of
-a GPU is known.
+server boards are ignored. They are recognised by their vendor or, if the vendor also makes accelerators, by their
+class. AMD's driver publishes memory, identity and name in the folder of the PCI device. It publishes shaders, clock and
+links in kfd's topology, in which a GPU is found by its bus address. NVIDIA's driver publishes name and identity in
+procfs. Without a driver, only the presence of a GPU is known.
 Source: Linux Documentation/ABI/testing/sysfs-bus-pci and Documentation/gpu/amdgpu; names and units of the properties in
 drivers/gpu/drm/amd/amdkfd/kfd_topology.c; PCI Code and ID Assignment Specification.
 """
@@ -22,7 +22,7 @@ DEVICES = "sys/bus/pci/devices"
 _KFD = "sys/class/kfd/kfd"
 _CLASSES = frozenset({0x0300, 0x0302, 0x0380, 0x1200})
 _VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "intel", 0x19E5: "huawei"}
-_ACCELERATORS_ONLY = frozenset({0x1DA3, 0x19E5})  # their display devices are chips of server boards
+_ACCELERATORS_ONLY = frozenset({0x1DA3, 0x19E5})  # display devices of these vendors are not accelerators
 _MIB = 1024 * 1024
 _LANES_PER_UNIT = 64
 _XGMI = 11

@@ -1,4 +1,4 @@
-"""Accelerators of a machine.
+"""Probe for the accelerators of a machine.
 
 The PCI bus lists the GPUs that are present. Facts of NVIDIA GPUs are read from NVML or from the output of `nvidia-smi
 -q -x`, facts of AMD GPUs from the kernel's files. Facts of one GPU are joined by PCI address. NVIDIA GPUs are listed

@@ -1,9 +1,9 @@
 """Facts of one GPU from several sources, merged for the report.
 
 A driver, its XML document, sysfs and the PCI bus each report different facts of one GPU. A GPU is identified by its PCI
-address. Amounts reported by the driver are used; facts that no driver reports are taken from the table of models.
-Memory is never taken from the table, because it varies with the driver's version. If the reported memory is more than
-12 % below or 1 % above that in the table, the GPU is another product of the same name, and the table is ignored.
+address. Amounts come from the driver; facts that no driver reports come from the table of models. Memory is never taken
+from the table, because it varies with the driver's version. If the reported memory is more than 12 % below or 1 % above
+that in the table, the GPU is another product of the same name, and the table is ignored.
 Invariant: a fact that is not reported is None.
 """
 
@@ -99,7 +99,7 @@ def links_of(card: CardReading, index_of: dict[str, int], others: list[CardReadi
         to = index_of.get(other.pci_address or "")
         if other is card or to is None or other.pci_address is None:
             continue
-        # A MIG instance has no links to other GPUs.
+        # A GPU that is split into MIG instances has no links to other GPUs.
         joined = not split and not other.mig_devices
         if joined and other.pci_address in card.peers:
             found[to] = MachineLink(to, "nvlink", card.peers[other.pci_address])

@@ -1,4 +1,4 @@
-"""Targets of the machine's compilers: `gcc -v`, as in the ISAMatch publication, and cross toolchains.
+"""Targets of the machine's compilers: of gcc by `gcc -v`, as in the ISAMatch publication, and of cross toolchains.
 
 A distribution's compiler shows the target of the distribution's programs, which is only a lower bound of the CPU's
 instruction set. The target is `--with-arch` of `gcc -v`, or else the default (riscv64: rv64gc; x86-64: level 1;
@@ -32,7 +32,7 @@ _NAME = re.compile(r"([a-z0-9_]+)(-[a-z0-9_]+)*-gcc(-[0-9.]+)?")
 
 
 class Compiler(NamedTuple):
-    """Compiler of the machine. `isa` is None if the ISA lattice lacks its target; `stated` is its `--with-arch`."""
+    """Compiler of the machine; `isa` is its target (None if the ISA lattice lacks it), `stated` its `--with-arch`."""
 
     path: str
     target: str

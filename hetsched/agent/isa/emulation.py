@@ -1,10 +1,10 @@
 """Instruction sets that a machine can emulate: the entries of binfmt_misc, and trials of their interpreters.
 
 An entry names an interpreter but not the CPU that it emulates. The usable extensions and the slowdown depend on the
-interpreter and its version. An entry is used only if containers can use it. On this machine the interpreter is tried
-once with tiny programs (`trials`). The kernel runs them like the programs of any container, so an agent in a container
-also reports the machine's emulation. The version is read if the interpreter is on this file system and owned by root.
-If the tree is not this machine, or the interpreter cannot be tried, the ISA of the oldest supported version is
+interpreter and its version. An entry is reported only if containers can use it. On this machine the interpreter is
+tried once with tiny programs (`trials`). The kernel runs these programs like those of any container, so an agent in a
+container also detects the machine's emulation. The version is read if the interpreter is on this file system and owned
+by root. If the tree is not this machine, or the interpreter cannot be tried, the ISA of the oldest supported version is
 reported, with unknown slowdown.
 
 An entry adds a machine type if binfmt_misc and the entry are enabled, its magic contains the 64-bit class (ELF byte 4)
@@ -122,7 +122,7 @@ def _try_offer(tree: Tree, path: str, offer: EmulatedOffer) -> InterpreterTrial:
     if tree.is_this_machine:
         tried = _run_trial(_MACHINES[offer.isa.arch], offer.by, tree.text(path, 8192) or "")
         if is_root_owned(offer.by):
-            # Use the program's own name instead of a link's name: under some names QEMU expects other arguments.
+            # Run the program under its own name, not that of a link: under some names QEMU expects other arguments.
             program = os.path.realpath(offer.by)
             tried = tried._replace(version=_version(program, os.stat(program).st_mtime_ns))
     if tried.isa is None:

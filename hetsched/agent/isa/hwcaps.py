@@ -1,8 +1,8 @@
 """Capability words that the kernel passes to every program (AT_HWCAP, AT_HWCAP2).
 
-/proc/cpuinfo is text for users; programs themselves use these words. Each bit has one name, spelled as in
-/proc/cpuinfo. Arm uses both words, and RISC-V has one bit for each letter. On x86, the first word is register EDX of
-CPUID leaf 1. A bit that is not in this table is newer than the table and is ignored.
+Programs do not parse /proc/cpuinfo but test these words. Each bit has one name, spelled as in /proc/cpuinfo. Arm uses
+both words, and RISC-V has one bit for each letter. On x86, the first word is register EDX of CPUID leaf 1. A bit that
+is not in this table belongs to a newer kernel and is ignored.
 Source: Linux arch/arm64/include/uapi/asm/hwcap.h, Documentation/arch/riscv/uabi.rst, Intel SDM volume 2 CPUID.
 """
 

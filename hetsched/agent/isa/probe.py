@@ -3,8 +3,8 @@
 Sources can disagree: vendor firmware lists draft extensions, hypervisors hide flags, and a compiler knows only the
 target of its distribution. The first readable source is accepted, in this order: /proc/cpuinfo, the device tree's exact
 list, its deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other source
-is compared with it, and contradictions are reported. A source that gives only a lower bound contradicts the accepted
-source only if it lists additional features.
+is compared with the accepted source, and contradictions are reported. A source that gives only a lower bound
+contradicts the accepted source only if it lists additional features.
 Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; ISAMatch (gcc -v).
 
 Device tree: `riscv,isa-base` with `riscv,isa-extensions` is an exact list; `riscv,isa` is the deprecated string. Only
@@ -12,8 +12,8 @@ extensions that every enabled CPU has are used.
 Source: device-tree binding riscv/extensions.yaml; the tree is read from /proc/device-tree or the target of that link.
 
 The system call riscv_hwprobe returns the usable extensions of a RISC-V kernel. If it is called for all CPUs together,
-the kernel returns their common extensions. The result is a lower bound, because a kernel has bits only for the
-extensions that it knows.
+the kernel returns their common extensions. The result is a lower bound, because a kernel does not report extensions
+that it does not know.
 Source: Linux Documentation/arch/riscv/hwprobe.rst, arch/riscv/include/uapi/asm/hwprobe.h.
 """
 
@@ -96,7 +96,10 @@ def cpu_folders(tree: Tree) -> list[str]:
 
 
 def stated_list(tree: Tree, folders: list[str]) -> str | None:
-    """Return the base and the extensions that all CPUs state as one ISA string, or None if a CPU states none."""
+    """Return the base and the common extensions of all CPUs as one ISA string.
+
+    Returns None if a CPU states no extensions, or if the CPUs have different bases.
+    """
     bases: set[str] = set()
     common: set[str] | None = None
     for folder in folders:
@@ -107,7 +110,7 @@ def stated_list(tree: Tree, folders: list[str]) -> str | None:
         common = set(extensions) if common is None else common & set(extensions)
     if len(bases) != 1:
         return None
-    # The base already contains i or e; single letters may also be separated by `_`.
+    # i and e are left out because the base contains them. The other names, single letters too, are joined by `_`.
     return "_".join((bases.pop(), *sorted((common or set()) - {"i", "e"})))
 
 
@@ -134,7 +137,7 @@ _SHORT = {"zicntr", "zihpm", "zicsr", "zifencei"}
 
 
 class Reading(NamedTuple):
-    """Report of one source: `names` lists its features, `domain` the features that it can report (None: all)."""
+    """Report of one source; `names` lists the reported features, `domain` the features it can report (None: all)."""
 
     source: str
     text: str
@@ -204,7 +207,8 @@ def _device_tree(tree: Tree) -> list[Reading]:
         isa = _parsed(tree, stated, "device tree riscv,isa-extensions")
         readings.append(Reading("device tree riscv,isa-extensions", stated, isa, _names(isa), exact=True))
     if strings := stated_strings(tree, folders):
-        # As in cpuinfo, the common part is used if CPUs differ.
+        # If CPUs differ, only their common extensions are used, as for /proc/cpuinfo; the strings are parsed in its
+        # format.
         text = " & ".join(dict.fromkeys(strings))
         try:
             isa = read_cpuinfo("\n\n".join(f"isa: {string}" for string in strings)).isa

@@ -1,10 +1,11 @@
 """Tiny programs for other architectures that show the ISA of an emulator and its slowdown.
 
-The CPU that an emulator emulates depends on its version and build options and not on its name. RISC-V: for each
-extension, a program executes an instruction of the extension and then exit(0); it either succeeds or is killed because
-the instruction is illegal. x86-64: a program writes the CPUID words. Arm: a program writes its auxiliary vector, which
-contains the capability words. The slowdown is the emulated time of a loop (four integer operations, a floating-point
-product and two sums) divided by its native time, after subtracting the time of an empty program from each.
+The CPU that an emulator emulates depends on its version and build options and not on its name. On RISC-V, one program
+for each extension executes an instruction of the extension and then exit(0). If the emulator lacks the extension, the
+program is killed because of an illegal instruction. On x86-64, a program writes the CPUID words. On Arm, a program
+writes its auxiliary vector, which contains the capability words. The slowdown is the emulated time of a loop (four
+integer operations, a floating-point product and two sums) divided by its native time, after subtracting the time of an
+empty program from each.
 Source: RISC-V, x86-64 and Arm instruction encodings; checked against the assemblers in a test.
 Invariant: nothing is written to disk; each program is a file in memory of less than 400 bytes.
 """
@@ -116,7 +117,7 @@ def emulated_isa(interpreter: str | None, machine: str) -> Isa | None:
 
 
 def slowdown(interpreter: str | None, machine: str) -> float | None:
-    """Return emulated time / native time of the loop, or None if it cannot be run natively or in emulation."""
+    """Return emulated time / native time of the loop, or None if one of the two cannot be measured."""
     native = os.uname().machine
     if native not in _MACHINES:
         return None
@@ -125,7 +126,7 @@ def slowdown(interpreter: str | None, machine: str) -> float | None:
 
 
 def _try_riscv(interpreter: str | None) -> Isa | None:
-    # An exit status set by the program shows that the emulator can run programs.
+    # First check that the emulator can run programs at all: status 42 can only come from the program itself.
     plain = _run("riscv64", _pack_words(_RISCV_EXIT_42), interpreter)
     if plain is None or plain.status != 42:
         return None

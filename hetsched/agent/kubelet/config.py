@@ -1,4 +1,4 @@
-"""Settings of a kubelet that placement depends on, from its configuration file and its flags.
+"""Kubelet settings that affect placement, read from the kubelet's configuration file and flags.
 
 The file is YAML, but the agent has no YAML parser and needs only a small part of the language. It reads the required
 keys of block mappings in column 0 with plain or quoted scalars, and one level of such scalars below them. JSON files
@@ -46,7 +46,7 @@ _MOST_VALUE = 4096
 
 
 class KubeletConfig(NamedTuple):
-    """Settings; absent keys are not set, keys in `unknown` are set in an unsupported syntax."""
+    """Settings of a kubelet; keys that are absent are not set, keys in `unknown` are set in an unsupported syntax."""
 
     scalars: dict[str, str]
     maps: dict[str, dict[str, str]]

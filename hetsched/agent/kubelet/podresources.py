@@ -22,7 +22,7 @@ from ..rpc import podresources_pb2 as messages
 from ..unix_channel import CallFailure, UnixChannel
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-MAX_BYTES = 4 * 1024 * 1024  # a hundred times the size for 250 pods with GPUs
+MAX_BYTES = 4 * 1024 * 1024  # a hundred times the size of the response for 250 pods with GPUs
 TIMEOUT_SECONDS = 5.0
 SOURCE = "podresources"
 _SERVICE = "v1.PodResourcesLister"
@@ -57,7 +57,7 @@ class PodResources(msgspec.Struct, frozen=True):
 
 
 class Allocatable(msgspec.Struct, frozen=True):
-    """Exclusively assignable resources of a kubelet: all CPUs except the reserved CPUs, and the healthy devices."""
+    """Resources that a kubelet can assign exclusively: all CPUs except the reserved CPUs, and the healthy devices."""
 
     cpus: str = ""
     devices: tuple[HeldDevices, ...] = ()
@@ -80,7 +80,7 @@ class PodResourcesClient:
         )
 
     def allocatable(self) -> Allocatable:
-        """Return the assignable resources, whether assigned or not. Raises: PodResourcesFailure."""
+        """Return all exclusively assignable resources, including assigned ones. Raises: PodResourcesFailure."""
         asked = messages.AllocatableResourcesRequest()
         said = self._call("GetAllocatableResources", asked, messages.AllocatableResourcesResponse)
         return Allocatable(_cpus(said.cpu_ids), _devices(said.devices))
@@ -108,9 +108,10 @@ def with_pods(
 ) -> KubeletState:
     """Return the kubelet's state with the assignments of the API in place of those from its files.
 
-    `uids` maps namespace and name of a pod to its UID. If a pod is not in `uids`, its UID is taken from the state files
-    if they list the same CPUs for a container, or else the pod is listed as `namespace/name`. If `online` is given and
-    the policy is static, the online CPUs that are not assignable are returned as the reserved CPUs.
+    `uids` maps namespace and name of a pod to its UID. The UID of a pod that is not in `uids` is taken from the state
+    files, if they list the same CPUs for a container of the pod. Otherwise the pod is listed as `namespace/name`. If
+    `online` is given and the policy is static, the online CPUs that are not assignable are returned as the reserved
+    CPUs.
     """
     state = state or KubeletState()
     known = uids or {}

@@ -41,8 +41,8 @@ from .config import FOLDER, KubeletConfig, read_config
 def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int] | None:
     """Return the CPUs that a kubelet with the static CPU manager policy reserves if only their number is configured.
 
-    It takes whole zones and sockets first, then cores, then threads. Returns None if a CPU's topology is unknown, or if
-    there are too few CPUs.
+    The kubelet takes whole zones and sockets first, then cores, then threads. The result is None if a CPU's topology is
+    unknown, or if there are fewer than `count` CPUs.
     """
     online = [cpu for cpu in cpus if cpu.online]
     if count > len(online) or any(None in (cpu.core, cpu.socket, cpu.zone) for cpu in online):
@@ -65,7 +65,11 @@ def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int]
 
 
 def _ranked(free: Iterable[MachineCpu], levels: tuple[str, ...], level: str) -> list[int]:
-    """Return the units of a level in the kubelet's order: fewest free CPUs at each level, coarsest first, then ID."""
+    """Return the IDs of the units of a level (sockets, zones or cores) in the order in which the kubelet uses them.
+
+    The order compares the number of free CPUs (fewest first) and the ID, first of the coarsest enclosing unit, last of
+    the unit itself.
+    """
     listed = list(free)
     counts = {name: Counter(getattr(cpu, name) for cpu in listed) for name in levels}
     down_to = levels[: levels.index(level) + 1]
@@ -154,7 +158,7 @@ class KubeletWatch:
 
 
 def kubelet_fingerprint(tree: Tree, *, folder: str = FOLDER) -> str:
-    """Return a text that changes with the kubelet's files; it costs four reads."""
+    """Return a text that changes when a file of the kubelet changes; the function reads four files."""
     digest = hashlib.sha256()
     for name in _FILES:
         digest.update(hashlib.sha256(tree.data(f"{folder}/{name}", MOST_BYTES) or b"").digest())
@@ -175,7 +179,11 @@ def _configured_state(config: KubeletConfig | None) -> dict[str, str]:
 def _with_reserved(
     tree: Tree, found: KubeletState, config: KubeletConfig | None, cpus: tuple[MachineCpu, ...], folder: str
 ) -> KubeletState:
-    """Add the reserved CPUs: those that are listed, or under the static policy as many as the amounts require."""
+    """Add the reserved CPUs.
+
+    These are the CPUs that the configuration lists. If it reserves only an amount and the policy is static, they are
+    computed.
+    """
     if config is None:
         return found
     named = config.scalars.get("reservedSystemCPUs")
@@ -274,7 +282,7 @@ def fnv1a(text: str) -> int:
 
 
 def _check(tree: Tree, path: str, checksum: object, *dumps: str) -> None:
-    """Report a checksum that does not match any of the formats; 0 means that it is not set."""
+    """Report a checksum that does not match the dump in any format; a checksum of 0 means that none is set."""
     if not checksum or checksum in {fnv1a(text) for text in dumps}:
         return
     what = f"{path}: the checksum {str(checksum)[:40]} is wrong; the kubelet cannot start with this file"
@@ -316,7 +324,7 @@ def _report_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ..
     """Report exclusive CPUs that are assigned twice, shared or offline; return true if there are none."""
     held: Counter[int] = Counter(parse_cpuset(found.shared_cpus or ""))
     for containers in found.exclusive.values():
-        # A pod's own CPUs include those of its containers.
+        # The CPUs of the whole pod include those of its containers, so a set counts each CPU of the pod once.
         held.update({cpu for text in containers.values() for cpu in parse_cpuset(text)})
     twice = sorted(cpu for cpu, times in held.items() if times > 1)
     if twice:

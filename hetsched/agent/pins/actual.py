@@ -1,10 +1,10 @@
 """Actual CPUs of a container's processes.
 
-The runtime reports the value that it last requested. The kernel enforces the value in the cgroup, and only this value
-reflects a change by another process. The cgroup is that of the container's first process, whose PID the runtime
-reports; it is used only if its name contains the container's ID, so that a reused PID has no effect. The file is
-`cpuset.cpus` in the cpuset hierarchy of cgroup v1, and `cpuset.cpus.effective` in cgroup v2. If no file can be read,
-the runtime's value is used, in which an empty list means all CPUs.
+The runtime reports the value that it last requested. The kernel enforces the value in the cgroup, and only the cgroup
+reflects a change by another process. The cgroup is found through the container's first process, whose PID the runtime
+reports. It is used only if its name contains the container's ID, because the PID may have been reused by another
+process. The file is `cpuset.cpus` in the cpuset hierarchy of cgroup v1, and `cpuset.cpus.effective` in cgroup v2. If no
+file can be read, the runtime's value is used, in which an empty list means all CPUs.
 Source: Linux Documentation/admin-guide/cgroup-v1/cpusets.rst and cgroup-v2.rst, proc_pid_cgroup(5).
 """
 
@@ -23,7 +23,7 @@ _V1, _V2 = "sys/fs/cgroup/cpuset", "sys/fs/cgroup"
 
 
 class CpuReader:
-    """Reads the CPUs of containers; the path of each container's file is looked up once."""
+    """Reader of the CPUs of containers; the path of each container's cpuset file is looked up once."""
 
     def __init__(self, tree: Tree, runtime: Runtime) -> None:
         self._tree = tree
@@ -34,7 +34,7 @@ class CpuReader:
         self._files = {one: file for one, file in self._files.items() if one in present}
 
     def cpus(self, container_id: str) -> frozenset[int] | None:
-        """Return the container's CPUs; an empty set means all CPUs, None unknown CPUs. Raises: RuntimeFailure."""
+        """Return the container's CPUs; an empty set means all CPUs, None means unknown. Raises: RuntimeFailure."""
         if (found := self._read(container_id)) is not None:
             return found
         status = self._runtime.status(container_id)

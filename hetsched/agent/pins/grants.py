@@ -84,7 +84,8 @@ class Grants:
         try:
             granted = verify(text, self.key, uid=uid, node=self.node)
         except InputError as error:
-            # After a key change the signature of an older annotation is invalid, but it was valid when it was accepted.
+            # After a change of the key, the signature of an annotation accepted earlier is no longer valid. The
+            # accepted allocation is kept.
             if known is None or answered:
                 self._refuse(uid, text, error.code, error.message)
             return

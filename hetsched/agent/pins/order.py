@@ -72,7 +72,7 @@ def next_write(
 
 
 def _unavailable_cpus(one: str, current: Mapping[str, int], targets: Mapping[str, Target]) -> int:
-    """Return the CPUs that containers with exclusive CPUs have or will get, except containers in the same pod."""
+    """Return the current and the target CPUs of the containers of other pods that get exclusive CPUs."""
     taken = 0
     for other, target in targets.items():
         if target.own and target.pod != targets[one].pod:

@@ -1,11 +1,12 @@
 """Keep every container of the machine on its target CPUs.
 
-Containers, the runtime and the agent restart, and each of them loses its state. Each step compares the targets
-(`wanted`) with the actual CPUs (`actual`) and writes the differences (`order`), independent of earlier steps; the next
-step retries failed writes. Persistent state is written before it is used, if it can be written. No container is changed
-while the signing key or the kubelet's CPU policy is unknown. If the kubelet pins, no container is changed either, and
-the kubelet's choices are reported together with the CPUs that hetsched predicted. Pinned containers are checked in
-every step. Containers with shared CPUs are checked periodically, and immediately after a change of the shared CPUs.
+Containers, the runtime and the agent restart, and each of them loses its state. Therefore each step, independent of
+earlier steps, compares the target CPUs (`wanted`) with the actual CPUs (`actual`) and changes the containers whose CPUs
+differ (`order`); the next step retries failed changes. Persistent state is written before it is used, if it can be
+written. No container is changed while the signing key or the kubelet's CPU policy is unknown. If the kubelet pins, no
+container is changed either, and the kubelet's choices are reported together with the CPUs that hetsched predicted.
+Pinned containers are checked in every step. Containers with shared CPUs are checked periodically, and immediately after
+a change of the shared CPUs.
 Invariant: a step without differences does not write files or change containers.
 """
 
@@ -28,12 +29,12 @@ from .state import PinState, StateFile
 from .wanted import FIXED, Cpus, MachineCpus, PinPlan, PodContainer, RuntimePod, WantedCpus, plan
 
 LOOKED_AT_SECONDS = 10.0  # check interval of containers with shared CPUs
-MOST_LATE = 1  # timeouts tolerated in one step; with more, the runtime is treated as hung
+MOST_LATE = 1  # number of timeouts tolerated in one step; after more, the runtime is treated as hung
 _NODES = "sys/devices/system/node"
 
 
 class Pinner:
-    """Pins the containers of one machine; `folder` stores the persistent state."""
+    """Pinner of the containers of one machine; the persistent state is stored in `folder`."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Pinner:
                 PinnedContainer(container.pod_uid, container.container, container.predicted, None, container.by, why)
                 for container in self._last
             )
-        # Failed reads of exited processes are expected, and this tree is used for months.
+        # Reads of exited processes fail regularly, so the problems would accumulate over months.
         self._tree.problems.clear()
         found = (*problems, *self._grants.problems)
         self.problems = (self._file.problem, *found) if self._file.problem is not None else found
@@ -187,7 +188,7 @@ class Pinner:
         self._last_plan = wanted.containers
 
     def _settle(self, wanted: PinPlan, pods: list[RuntimePod], members: list[PodContainer]) -> None:
-        """Record the CPUs of immovable containers that have, or are about to get, their final CPUs."""
+        """Record the final CPUs of immovable containers that have these CPUs already or get them in this step."""
         fixed = {pod.uid for pod in pods if pod.granted is not None and pod.granted.policy == FIXED}
         for member in members:
             target_cpus = wanted.containers[member.id]

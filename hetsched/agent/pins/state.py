@@ -4,7 +4,7 @@ An agent that was killed must restore all pins before the control plane responds
 partial file. The file is written under another name, flushed and renamed, and then the folder is flushed; the first
 line is the SHA-256 of the rest. An unreadable file is treated as absent: annotations and the runtime's state are read
 again, and the next response of the control plane contains the key. Only the file's owner can read it, because it
-contains the node's key. Only the agent that holds the folder's lock pins containers.
+contains the node's key. An agent pins containers only while it holds the folder's lock.
 Invariant: a file that can be loaded is exactly as it was written.
 """
 

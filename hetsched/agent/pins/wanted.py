@@ -32,7 +32,7 @@ Cpus = frozenset[int]
 
 
 class MachineCpus(msgspec.Struct, frozen=True):
-    """CPUs of the machine: the online CPUs, the CPUs withheld from the shared CPUs, and the CPUs of each zone."""
+    """CPUs of the machine: the online CPUs, the CPUs that are never shared (`withheld`), and the CPUs of each zone."""
 
     online: Cpus
     withheld: Cpus = frozenset()
@@ -56,7 +56,7 @@ class RuntimePod(msgspec.Struct, frozen=True):
 
 
 class WantedCpus(msgspec.Struct, frozen=True):
-    """Target CPUs of one container; `predicted` are the granted CPUs; `why` explains a difference between the two."""
+    """Target CPUs of one container; `predicted` are the granted CPUs, and `why` explains why the target CPUs differ."""
 
     cpus: Cpus
     own: bool = False
