@@ -77,7 +77,8 @@ RIGHTS = (
     Right("allocate", "get", DEVICE_CLASSES),
     *(Right("allocate", verb, RESOURCE_CLAIMS) for verb in ("get", "patch")),
     Right("allocate", "patch", RESOURCE_CLAIMS, "status"),
-    # Not called directly: the API server checks this right when the allocation in a claim's status changes.
+    # This subresource is never called, but the API server checks the right when the allocation in a claim's status
+    # changes.
     Right("allocate", "patch", RESOURCE_CLAIMS, "binding"),
     Right("explain", "patch", PODS, "status"),
     Right("explain", "patch", SCHEDULING_POLICIES, "status"),
@@ -87,7 +88,7 @@ RIGHTS = (
     *(Right("submit", verb, kind, per_namespace=True) for kind in SUBMITTED for verb in ("create", "get", "delete")),
 )
 
-# Needed only by the service account of discovery. The first server-side apply of an object needs the verb create.
+# Rights of the service account of discovery. The verb create is needed for the first server-side apply of an object.
 DISCOVERY_RIGHTS = (
     Right("discover", "get", NAMESPACES, name="kube-system"),
     Right("discover", "get", LEASES, name=NAME, namespace=NAMESPACE),
@@ -102,7 +103,7 @@ PULL_RIGHTS = (Right("read private images", "get", SECRETS, per_namespace=True),
 
 
 class RightReview(msgspec.Struct, frozen=True):
-    """Review result of one right, for one namespace if the right is needed per namespace."""
+    """Review result of one right in one namespace; `namespace` is empty for a right in the whole cluster."""
 
     right: Right
     namespace: str

@@ -111,7 +111,7 @@ class Api:
     """Calls to one API server under one identity. Safe for use from several threads.
 
     `count_call` is called with the verb and the response status of each call; the status is 0 if there was no response.
-    If `reads` is true, the client is read-only and rejects every call that could change the cluster (shadow mode).
+    If `reads` is true (shadow mode), the client is read-only and rejects every call that could change the cluster.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class Api:
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
         self._wire = Wire(configuration)
-        # The official client's connection pool, with its certificates, serves watches; its typed calls are not used.
+        # Only the connection pool and the certificates of the official client are used, for watches; its typed calls
+        # are not.
         from kubernetes import client  # slow to import, and not every process has a live cluster
 
         self._pool = client.ApiClient(configuration).rest_client.pool_manager

@@ -1,8 +1,8 @@
 """Write the Binding of a pod and determine its result.
 
-A response can be lost after the write succeeded, and another pod may have taken the name by then. The Binding therefore
-carries the pod's uid, so another pod is never bound. It also carries the annotations with the pod's allocation, so no
-pod is ever bound without them. Results by response:
+A response can be lost after the write succeeded, and another pod with the same name may exist when the write is
+retried. The Binding therefore carries the pod's uid, so another pod is never bound. It also carries the annotations
+with the pod's allocation, so no pod is ever bound without them. Results by response:
     2xx                     bound
     404                     gone
     409                     read the pod: bound to the wanted node -> bound; to another node -> lost; another uid
@@ -12,9 +12,9 @@ pod is ever bound without them. Results by response:
     no response             read the pod: bound -> bound; pending -> unknown, the binding may still take effect
     any other response      unknown: no component may treat the binding as failed until a read of the pod confirms it
 After a 5xx the attempt may have succeeded, or may still succeed: a later refusal is followed by a read, and the result
-is unknown if the pod is still pending.
-All of this relies on uids. Before the first binding through an `Api`, a dry run with a wrong uid on a pending pod must
-be refused by the server. If the server accepts it, every binding is reported as unproven and nothing is written.
+is unknown if the pod is still pending. These results are valid only if the server checks uids. Therefore, before the
+first binding through an `Api`, a dry run binds a pending pod under a wrong uid, which the server must refuse. If the
+server accepts the dry run, every binding is reported as unproven and nothing is written.
 Source: Kubernetes core/v1 Binding; kubernetes/kubernetes#105913 (annotations and uid of a Binding).
 """
 
@@ -64,11 +64,11 @@ class BindingResult(enum.StrEnum):
 
 
 class BindingRequest(msgspec.Struct, frozen=True):
-    """Pod to bind (by uid), its node, its annotations, and its volume claims with the volume chosen for each, if any.
+    """Pod to bind (by uid), its node, its annotations, and its volume claims, each with the chosen volume, if any.
 
     `device_claims` lists the names of the pod's resource claims, `devices` the devices chosen for unallocated claims.
-    `may_wait`: the pod may wait for claims that are not bound yet; otherwise it is refused. `tried`: an earlier attempt
-    sent the binding. `in_flight`: that attempt may still be in flight.
+    If `may_wait` is true, the pod may wait for claims that are not bound yet; otherwise it is refused. `tried` means
+    that an earlier attempt sent the binding, and `in_flight` that this attempt may still take effect.
     """
 
     pod_id: int
@@ -164,7 +164,7 @@ def _bind(api: Api, request: BindingRequest, waiting: BindingResult) -> BindingO
             if not refuses_wrong_uids(api, request.namespace, request.name, request.node):
                 return BindingOutcome(request.pod_id, BindingResult.UNPROVEN, UNPROVEN)
             found = read_back(api, request, waiting=BindingResult.WAITING)
-            if found.result is not BindingResult.WAITING:  # the API server refuses to bind a bound pod under any uid
+            if found.result is not BindingResult.WAITING:  # a bound pod is refused under any uid: no proof
                 return found
             _proven.add(api)
         _send(api, request.namespace, request.name, request.uid, request.node, request.annotations)

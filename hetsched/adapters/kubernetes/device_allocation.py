@@ -7,8 +7,8 @@ kube-scheduler, each claim of the pod is read and then handled according to its 
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`
     any other state              the pod is refused
-If the binding of the pod is refused, its reservation is removed. An allocation that was made for this pod is removed,
-too, if no other reservation remains.
+If the binding of the pod is refused, the pod's reservation of the claim is removed. An allocation that was made for
+this pod is also removed, unless another pod has reserved the claim.
 Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resource.k8s.io/v1 AllocationResult.
 """
 

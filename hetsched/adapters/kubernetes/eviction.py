@@ -128,7 +128,7 @@ class _ChargedBudget(msgspec.Struct):
 
 
 def charge_budgets(api: Api, victims: Sequence[EvictionTarget]) -> list[EvictionResponse]:
-    """Return for each victim whether the budgets still allow its eviction after the previous victims are evicted.
+    """Return, for each victim, whether the budgets allow its eviction in addition to those of the previous victims.
 
     If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
     """

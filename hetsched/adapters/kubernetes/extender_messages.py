@@ -2,8 +2,8 @@
 
 kube-scheduler sends these messages for every pod and treats a reply that it cannot decode as an error. Members are
 named like the fields of the Go types. Nodes are sent as names if the scheduler's configuration sets `nodeCacheCapable`,
-otherwise as whole objects. Replies use the form of the request, and whole objects are returned byte for byte. A
-malformed message is rejected before any decision.
+otherwise as whole objects. Replies contain nodes in the same form as the request; whole objects are returned byte for
+byte. A malformed message is rejected before any decision.
 Source: k8s.io/kube-scheduler/extender/v1.
 """
 

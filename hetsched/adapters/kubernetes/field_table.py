@@ -1,4 +1,4 @@
-"""Generator of the table of known fields of pods, controllers and settings, from models of the Kubernetes client.
+"""Generator of the table of known fields of pods, controllers and settings; reads the models of the Kubernetes client.
 
 Importing the models takes a second, so the table is stored as a data file of the package. After an upgrade of the
 client, `python -m hetsched.adapters.kubernetes.field_table` regenerates it. A test compares the file with the models.

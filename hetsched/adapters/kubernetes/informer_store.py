@@ -58,7 +58,8 @@ from .typed_objects import content_digest, decode_pod, node_fields, pod_fields
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
-# Parts of the definitions, which are reread separately: claims change with every pod, but classes rarely change.
+# Parts of the definitions. Each part is reread separately, because claims change with every pod but classes rarely
+# change.
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
 _PART_OF = {
     **dict.fromkeys((VOLUMES, CLAIMS, STORAGE_CLASSES), _STORAGE),
@@ -105,7 +106,7 @@ class InformerStore:
         if resource is PODS:
             self._wanting.pop(event.key, None)
             self._by_policy.pop(event.key, None)
-            self._dirty_pods.pop(event.key, None)  # moves the key to the end, after earlier changes
+            self._dirty_pods.pop(event.key, None)  # the key is then re-inserted at the end, after earlier changes
             if body is None:
                 self._note_end(event)
                 self._dirty_pods[event.key] = None
@@ -183,7 +184,10 @@ class InformerStore:
         return [ObservedPolicy(key, gone=True) if body is None else _policy(key, body) for key, body in some.items()]
 
     def read_pods_of(self, policies: Collection[str]) -> None:
-        """Reread pending pods that name one of these policies; a pod that was read before its policy was refused."""
+        """Reread the pending pods that name one of these policies.
+
+        A pod that was read before its policy existed was refused and must be decided again.
+        """
         for key, (policy, body) in list(self._by_policy.items()):
             if policy in policies and key not in self._dirty_pods:
                 self._read_pod(key, body)
@@ -211,8 +215,8 @@ class InformerStore:
     def _note_end(self, event: Upserted | Deleted) -> None:
         """Record a deleted pod whose containers are not running.
 
-        An event without a readable last state records nothing. An unreadable state is not quarantined, because an
-        object of this name may never appear again.
+        A deletion without a readable last state is not recorded. The unreadable state is not quarantined: if no object
+        of this name appears again, the quarantine entry would never be removed.
         """
         if event.body:
             with suppress(InputError, ValueError, RecursionError):
@@ -239,7 +243,7 @@ class InformerStore:
             self._reader = PodReader(ReferencedObjects.of(found))
             wanting, self._wanting = self._wanting, {}
             for key, body in wanting.items():
-                # includes pods of the current batch, which were read with the old definitions
+                # also rereads pods of the current batch, which were read with the old definitions
                 self._read_pod(key, body)
         return found
 

@@ -153,7 +153,8 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
                 place=f"{place}.{key[:80]}",
                 hint="kubectl config view --raw --flatten --minify writes a kubeconfig with inline credentials",
             )
-        # Names of entries may be any text. Values that are sent to a server must be one line without spaces.
+        # A context contains names of entries, which may be any text. Other values are sent to a server and must be one
+        # line without spaces.
         if not isinstance(value, str) or (kind != "context" and not _LINE.fullmatch(value)):
             raise _malformed(f"{place}.{key}", "the value must be one line of ASCII text without spaces")
         kept[key] = value

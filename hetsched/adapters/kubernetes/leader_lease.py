@@ -3,12 +3,12 @@
 Database leases elect a process within one installation. Two installations with separate databases need this Lease, or
 both would allocate the same CPUs and GPUs. The protocol is that of client-go's leader election: the holder renews the
 Lease, and the Lease expires if its record does not change for the lease duration. Each observer measures this duration
-with its own clock, so clocks need not agree. The holder identity is `<installation>/<epoch>`. An installation
+with its own monotonic clock, so clocks need not agree. The holder identity is `<installation>/<epoch>`. An installation
 immediately takes over its own Lease from an earlier epoch. A later epoch under the same name belongs to another copy of
 the database and is treated like any other holder.
-Invariant: `is_held` becomes false before a rival may take over the Lease. As in kube-scheduler this relies on timing
-and is not fencing: within an installation, the epochs of the database fence writes; between two installations, only the
-uid in each Binding does.
+Invariant: `is_held` becomes false before a rival may take over the Lease. As in kube-scheduler, this relies on timing
+and does not fence writes. Within an installation, the epochs of the database fence writes. Between two installations,
+only the uid in each Binding prevents conflicting writes.
 Source: https://pkg.go.dev/k8s.io/client-go/tools/leaderelection
 """
 

@@ -33,8 +33,8 @@ OUR_RESOURCES = (NETWORK_MBPS, DISK_MBPS)
 REFUSAL = "discovery changes nothing else"  # message of the admission policy in deploy/discovery
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
-# Keys that discovery never writes as labels. If a user sets a label with such a key, discovery leaves its group to the
-# user.
+# Keys that discovery writes only as annotations, by group. If a user sets a label with such a key, discovery does not
+# write the group.
 _THEIRS_BY_LABEL = ((keys.ISA,), (keys.EMULATED_ISA, keys.CROSS_ISA), ())
 
 Plain = dict[str, Any]
@@ -176,7 +176,7 @@ def _groups(published: PublishedNode, known: AcceptedNodeFacts) -> Iterator[Labe
     facts = known.facts
     if facts is not None and facts.isa.native is not None:
         yield native_labels(facts.isa)
-    elif keys.ISA in annotations:  # a known ISA is kept while the agent does not report
+    elif keys.ISA in annotations:  # the ISA reported earlier is kept while the agent does not report
         bound = {key: annotations[key] for key in (keys.ISA, keys.ISA_BOUND) if key in annotations}
         yield LabelGroup({key: value for key, value in labels.items() if key != keys.QEMU}, bound)
     else:
@@ -233,7 +233,7 @@ def _capacity(
 
 
 def _counted(stated: Mapping[str, str]) -> dict[str, str]:
-    """Return our resources as plain numbers, because an API server writes 10000 as 10k."""
+    """Return hetsched's resources as plain numbers, so that they can be compared: an API server writes 10000 as 10k."""
     return {name: str(parse_amount(name, stated[name])) for name in OUR_RESOURCES if name in stated}
 
 
@@ -268,7 +268,7 @@ def _counts(published: PublishedNode, facts: NodeReport) -> bool:
 
 
 def _topology(numa: NumaReport) -> Plain:
-    # Allocations change with every pod, so only the agent's report contains them.
+    # The kubelet's grants change with every pod, so they are not published; only the agent's report contains them.
     calm = msgspec.structs.replace(numa, zones=tuple(map(_rounded_capacity, numa.zones)), grants=())
     content = topology_object(calm, None)
     for zone in content["zones"]:

@@ -28,7 +28,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from .access_review import SUBMITTED
 from .api import Api, ApiFailure, Resource
 
-# With the suffix a name has at most 63 characters, because pods carry their controller's name as a label value.
+# With its suffix, a name has at most 63 characters, because pods have the name of their controller as a label value.
 MOST_NAME = 52
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in SUBMITTED}
 _BY_PLURAL = {resource.plural: resource for resource in SUBMITTED}
@@ -43,7 +43,7 @@ class SubmissionResult(enum.Enum):
 
 
 class SubmissionResponse(msgspec.Struct, frozen=True):
-    """Result of a call; `ended` is the state of a Job: `succeeded`, `failed`, `gone`, or empty while it is active."""
+    """Result of a call; `ended` is `succeeded`, `failed` or `gone` for a Job that is no longer active, else empty."""
 
     result: SubmissionResult
     uid: str = ""
@@ -171,7 +171,7 @@ def read(api: Api, target: ObjectToCreate, uid: str) -> SubmissionResponse:
 _BY_US = {"fieldManager": "hetsched"}
 # Condition type of a finished Job -> state of the Job.
 _ENDS = {"Complete": "succeeded", "Failed": "failed"}
-# Statuses that are always worth a retry. Any other 4xx is permanent, except 401.
+# Statuses after which a call is retried. Other 4xx statuses are permanent, except 401.
 _PASSING = frozenset({0, 408, 429})
 
 

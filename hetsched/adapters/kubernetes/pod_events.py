@@ -77,8 +77,9 @@ def _condition(api: Api, result: PodResult, now: str) -> None:
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        # Autoscalers look for `Unschedulable`, so all other verdicts have this reason; the message names the verdict.
-        # More nodes do not help a placed pod: as in kube-scheduler, a failed binding has the reason `SchedulerError`.
+        # Autoscalers add nodes for pods with the reason `Unschedulable`. A placed pod whose binding failed does not
+        # need more nodes, so its reason is `SchedulerError`, as in kube-scheduler. All other verdicts have the reason
+        # `Unschedulable`, and the message names the verdict.
         "reason": "SchedulerError" if result.verdict is Verdict.PLACED else "Unschedulable",
         "message": f"{_REASONS[result.verdict]}: {result.sentence}"[:LONGEST_NOTE],
         "lastTransitionTime": now[:19] + "Z",
@@ -87,7 +88,7 @@ def _condition(api: Api, result: PodResult, now: str) -> None:
 
 
 def _event(api: Api, result: PodResult, now: str, instance: str) -> None:
-    # Other programs match kube-scheduler's sentence.
+    # The sentence starts like kube-scheduler's, because other programs match it.
     assigned = f"Successfully assigned {result.namespace}/{result.name} to {result.node} ({result.sentence})"
     create_event(
         api,

@@ -3,8 +3,8 @@
 The controller replaces a failed pod immediately, so a scheduler that chooses the same node again would loop. Two cases
 are attributed to the node: the kubelet did not admit the pod (it failed before any container was created), or a
 container's image or program is not built for this machine. Every other waiting reason (a missing secret, a registry
-error) would be the same on any node, so it is reported but not attributed to the node. Each case marks the node facts
-that the placement relied on as suspect.
+error) would be the same on any node, so it is reported but not attributed to the node. In both cases, the node facts
+that the placement relied on are marked as suspect.
 Source: kubelet, `pkg/kubelet/lifecycle` (admission reasons) and `pkg/kubelet/images` (waiting reasons); messages of
 containerd and CRI-O for images without a manifest for the platform.
 """
@@ -44,7 +44,7 @@ _PLATFORM = re.compile(
     re.IGNORECASE,
 )
 _ON_THIS_NODE = frozenset({"CreateContainerError", "RunContainerError"})
-# Waiting reasons of every container that starts normally.
+# Waiting reasons that occur while a container starts normally.
 _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _LONGEST = 1000
 
@@ -74,7 +74,7 @@ def refusal(status: FieldView) -> NodeRefusal | None:
 
 
 def waiting(status: FieldView) -> ContainerWait | None:
-    """Return the first container in state waiting whose reason is not one of a normal start."""
+    """Return the first waiting container whose waiting reason does not occur in a normal start."""
     for container in _containers(status):
         wait = container.view("state").view("waiting")
         if wait.text("reason") not in _USUAL:

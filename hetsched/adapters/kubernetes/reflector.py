@@ -8,9 +8,9 @@ and emitted before the next page is requested, so only one page is in memory. Ob
 as deletions after the last page. A server ends a watch after `WATCH_SECONDS`; the reflector drops a watch without data
 for `QUIET_SECONDS`. A response that cannot be decoded is a failure. After a failure, which is emitted as an event, the
 reflector backs off for 1, 2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s). A list that is
-older than a version already seen is also a failure; one of several API servers may return it after a failover. The
-known objects are kept until a list has caught up. After a restore of etcd from a backup no list catches up, so the
-process must be restarted.
+older than a version already seen is also treated as a failure, because after a failover an API server may return
+outdated data. The known objects are kept until a list is at least as new. If etcd was restored from a backup, lists
+stay older, so the process must be restarted.
 Source: Kubernetes documentation, "Efficient detection of changes"; KEP-5504 (versions compare as numbers); client-go's
 reflector (names).
 Invariants: after `Synced` the consumer has seen exactly the objects of one list; a watch starts from a version only
@@ -125,7 +125,7 @@ class Reflector:
                     self._expired += 1
                     if self._expired == 1:
                         continue
-                    # keep backing off: successful lists in between reset the count
+                    # successful lists in between reset the failure count; restore it so that the wait keeps growing
                     self._failures = max(self._failures, self._expired - 2)
                 yield from self._fail(failure.text, failure.retry_after_seconds, failure.status)
             except msgspec.DecodeError as error:
@@ -145,7 +145,7 @@ class Reflector:
             if _number(version) < self._newest:
                 yield from self._fail(Message(_OUTDATED, version=version, other=self._newest))
                 return
-            self._newest = _number(version)  # even if this list ends early, the next one must not be older
+            self._newest = _number(version)  # even if this list ends early, the next list must not be older
             count += len(items)
             for body in items:
                 meta = _object.decode(body).metadata

@@ -1,8 +1,9 @@
 """The kinds of objects that the informers watch, with their group and version.
 
 `REQUIRED` kinds must be synced before any scheduling decision. `OPTIONAL` kinds need a CRD or a feature, or scheduling
-can start without them. If an API server does not serve an optional kind or denies access to it, the informer retries
-every 30 seconds. If a call fails for another reason, the sync waits for a few attempts.
+can start without them. If an API server does not serve an optional kind or denies access to it, the sync does not wait
+for this kind, and the informer retries every 30 seconds. After other failures, the sync waits for the kind for a few
+attempts.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ NODE_GPUS = Resource("hetsched.io", "v1alpha1", "nodegpus", "NodeGpu")
 NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
 SCHEDULING_POLICIES = Resource("hetsched.io", "v1alpha1", "schedulingpolicies", "SchedulingPolicy")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
-# Kubernetes' built-in pod groups (`spec.schedulingGroup` of pods) and, in earlier versions, workloads
-# (`spec.workloadRef`), each in the API version that goes with this field.
+# Built-in pod groups of Kubernetes: `spec.schedulingGroup` of a pod names a PodGroup and, in earlier versions,
+# `spec.workloadRef` names a Workload. Each kind is read in the API version that belongs to its field.
 NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
 NATIVE_WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")

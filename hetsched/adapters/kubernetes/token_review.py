@@ -1,8 +1,8 @@
 """Node of a service account token, as confirmed by a TokenReview of its API server.
 
-A shared secret would let each agent report for every node. A pod's projected token contains an audience, the service
-account, the pod and the pod's node. The API server checks whether the token is currently valid for our audience; the
-token of a deleted pod is not valid. The token itself is not parsed.
+With a shared secret, each agent could report for every node. A pod's projected token, in contrast, names an audience,
+the service account, the pod and the pod's node. The API server checks whether the token is currently valid for our
+audience; the token of a deleted pod is not valid. The token itself is not parsed.
 Source: Kubernetes authentication.k8s.io/v1 TokenReview; KEP-4193 (node name in the claims, on by default since 1.30).
 """
 
@@ -55,7 +55,7 @@ def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> TokenHolder 
     wanted = {"token": token, "audiences": [audience]}
     body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": wanted}
     status = _decode(api.send("POST", TOKEN_REVIEWS.path(), encode(body))).status
-    # An API server without audience support validates tokens for its own audience and does not return audiences.
+    # An API server without audience support ignores our audience and returns no audiences, so its result is rejected.
     if not status.authenticated or audience not in status.audiences or not status.user.username.startswith(_ACCOUNT):
         return None
     return TokenHolder(

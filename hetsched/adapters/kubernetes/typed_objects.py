@@ -221,7 +221,7 @@ def _fields(decoder: msgspec.json.Decoder[Any], body: bytes) -> bytes:
 
 
 def content_digest(pod: Any) -> int | None:
-    """Return a number that is equal for pods of equal content within this process, or None if the object is not a pod.
+    """Return a hash of a pod's content that is valid within this process, or None if the object is not a pod.
 
     The content consists of labels, owners, annotations and spec, without the node, the annotations that a Binding
     writes, and the labels that the API server then copies from the node. If an update does not change the digest, it

@@ -1,7 +1,7 @@
 """Bind the volumes of a pod's claims before the pod is bound.
 
-The volume controller needs the chosen volume or node, and a kubelet must not receive a pod with unbound claims. Each
-unbound claim of the pod is handled according to the decision:
+The volume controller binds a claim only after the chosen volume or node was written, and a kubelet must not receive a
+pod with unbound claims. Each unbound claim of the pod is handled according to the decision:
     a volume was chosen      the claim is written into the volume's `claimRef`
     a volume is provisioned  the node is written to the claim as an annotation; if the annotation later disappears,
                              provisioning has failed
@@ -41,7 +41,7 @@ def provide(api: Api, request: BindingRequest) -> BindingOutcome | None:
     except ApiFailure as failure:
         result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
         outcomes = [BindingOutcome(request.pod_id, result, failure.text)]
-    # One refused claim is enough to refuse the pod.
+    # One refused claim refuses the pod, so it precedes claims that still wait.
     first = min(outcomes, key=lambda bound: bound.result is not BindingResult.REFUSED, default=None)
     if first is not None and first.result is BindingResult.WAITING and not request.may_wait:
         return msgspec.structs.replace(first, result=BindingResult.REFUSED)

@@ -1,9 +1,9 @@
 """HTTP/1.1 client for one API server: short calls on persistent connections.
 
-A general-purpose client spends several times more time per call than the transfer itself, and binding consists of such
-calls. A connection carries one request and its response at a time. An idle connection is checked before reuse, because
-the server may have closed it. A response that is not plain HTTP/1.1 closes the connection. This module never retries:
-only the caller knows whether a second attempt is safe.
+A general-purpose client takes several times longer per call than the transfer itself, which would slow down binding. A
+connection carries one request and its response at a time. An idle connection is checked before reuse, because the
+server may have closed it. A response that is not plain HTTP/1.1 closes the connection. This module never retries: only
+the caller knows whether a second attempt is safe.
 Source: RFC 9112.
 """
 
@@ -124,7 +124,7 @@ class _Connection:
             self._socket.close()
 
     def is_open(self) -> bool:
-        """Return whether an idle connection can be reused, that is, has neither readable data nor EOF."""
+        """Return whether an idle connection can be reused; pending data or EOF means that it cannot."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
