@@ -148,10 +148,10 @@ def write_topology_result(allocation: Allocation) -> str:
 
 
 def by_container(pod: PodSpec) -> dict[str, str]:
-    """Return the CPU lists of a pod's containers by name; {} if the pod has no allocated CPUs or no CPU requests.
+    """Return the CPU list of each container of a pod; {} if the pod has no allocated CPUs or no CPU requests.
 
-    Exclusive CPUs are assigned in descending order of the containers' requests. Each container gets them from the
-    smallest zone that fits its whole request, otherwise from several zones in turn. Under the policies `numa` and
+    Exclusive CPUs are assigned in descending order of the containers' requests. Each container gets its CPUs from the
+    smallest zone that fits the whole request, otherwise from several zones in turn. Under the policies `numa` and
     `none`, every container gets the shared CPUs of all the pod's zones.
     """
     allocation, names = pod.allocation, pod.container_names

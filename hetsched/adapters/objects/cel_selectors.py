@@ -1,10 +1,10 @@
 """Device selectors: CEL expressions, evaluated per device within limits.
 
-Expressions come from users who may create claims, and a wrong result would allocate a wrong device. An expression can
-read `device.driver`, `device.attributes` and `device.capacity`, the latter two by domain and name, as in Kubernetes.
-Results are true and false; in all other cases (an absent field, an unsupported function, a type mismatch) the result is
-`None` with the reason. An expression has at most `MOST_CHARACTERS` characters and at most `MOST_LOOPS` macros that
-iterate over a list, which bounds the work.
+The expressions come from users who can create claims, so they are untrusted; a wrong result would allocate a wrong
+device. An expression can read `device.driver`, `device.attributes` and `device.capacity`, the latter two by domain and
+name, as in Kubernetes. The result is true, false, or `None` with the reason (an absent field, an unsupported function,
+a type mismatch). An expression has at most `MOST_CHARACTERS` characters and at most `MOST_LOOPS` macros that iterate
+over a list, which bounds the work.
 Units: quantities are integers in thousandths; `compareTo`, `isGreaterThan` and `isLessThan` compare quantities or
 versions.
 Source: Kubernetes documentation, "Dynamic Resource Allocation", device selection; the CEL language definition.

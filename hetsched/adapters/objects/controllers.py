@@ -1,8 +1,8 @@
 """Expansion of controllers in a workload file to the pods that they would create.
 
-A Deployment, ReplicaSet or StatefulSet gives `replicas` pods, a Job min(parallelism, completions) pods (none while it
-is suspended). Pods are named `<controller>-<ordinal>`, or `<controller>-<kind>-<ordinal>` if that name is taken. The
-template is read once, so the pods share one shape unless each pod has its own claims.
+A Deployment, ReplicaSet or StatefulSet is expanded to `replicas` pods, a Job to min(parallelism, completions) pods, or
+to none while the Job is suspended. Pods are named `<controller>-<ordinal>`, or `<controller>-<kind>-<ordinal>` if that
+name is taken. The template is read once, so the pods share one shape unless each pod has its own claims.
 Source: Kubernetes apps/v1 and batch/v1.
 """
 

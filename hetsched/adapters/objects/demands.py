@@ -3,8 +3,8 @@
 An invalid value must not reject the whole file and must not be treated as absent. If a demand can be stated in several
 places, the first place that has a value is used. An invalid value there is a `Problem` of that pod (verdict
 *misconfigured*); later places are not used instead. Numbers are plain decimal integers. GPU annotations without a
-number of GPUs request one GPU; if one of them is invalid, only the container limits are used. If the pod's own selector
-requires one architecture, this is a native demand for the base ISA of that architecture, which every node with that
+number of GPUs request one GPU; if a GPU annotation is invalid, only the container limits are used. A pod whose node
+selector requires one architecture has a native demand for the base ISA of this architecture, which every node with that
 label has by definition.
 Source: the public contract, "What a pod may ask for". As in the openb trace, `hetsched.io/gpu-model-match: exact`
 compares whole model names instead of prefixes.
@@ -58,7 +58,7 @@ _PEAKS = re.compile(r"peaks=([01][0-9]|2[0-4])-([01][0-9]|2[0-4])", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def requirement_problem(text: str) -> Problem | None:
-    """Return the problem of an instruction set requirement, or None if it is valid; the caller sets `Problem.field`."""
+    """Return the problem of an ISA requirement, or None for a valid requirement; the caller sets `Problem.field`."""
     try:
         isa.parse(text, source="pod-label")
     except InputError as error:

@@ -2,7 +2,7 @@
 
 Only the slices of a pool's highest generation are used, and only if all of them are present. A device that needs an
 unsupported feature (shared counters, several simultaneous users, binding conditions, a taint, nodes by selector) is
-kept but never allocated. A claim that requests an unsupported feature is kept, and pods that use it are refused with
+kept but never allocated. A claim that requests an unsupported feature is kept; pods that use the claim are refused with
 the name of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those of the class
 first, and each only for devices that match the previous ones.
 Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
@@ -135,7 +135,7 @@ def _capacity(device: FieldView, driver: str) -> dict[str, int]:
         try:
             found["/".join(_qualified(key, driver))] = quantity(holder["value"])
         except (InputError, KeyError, TypeError):
-            continue  # unreadable; a selector that refers to it treats it as absent
+            continue  # this attribute is unreadable, so selectors treat it as absent
     return found
 
 

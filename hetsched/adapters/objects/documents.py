@@ -1,11 +1,11 @@
 """YAML and JSON text as plain objects, each with its location.
 
-Manifests are untrusted. Anchors expand 400 bytes to gigabytes, deep nesting breaks recursive readers, the meaning of a
-duplicate key is ambiguous, and a lone surrogate or a NUL fails later in the database. This module accepts JSON, and
-YAML without anchors, aliases, tags and merge keys. Nesting is limited to `MAX_DEPTH`. The size of the text, the number
-of values and the size of one object are limited. Keys must be unique, text must not contain NUL or lone surrogates, and
-numbers must be finite. Plain YAML scalars are interpreted as by the API server (`yes` is true, a date is text). `List`
-kinds are flattened.
+Manifests are untrusted. With anchors, 400 bytes can expand to gigabytes. Deep nesting breaks recursive readers. A
+duplicate key has no defined meaning. A lone surrogate or a NUL causes an error later, in the database. This module
+accepts JSON, and YAML without anchors, aliases, tags and merge keys. Nesting is limited to `MAX_DEPTH`. The size of the
+text, the number of values and the size of one object are limited. Keys must be unique, text must not contain NUL or
+lone surrogates, and numbers must be finite. Plain YAML scalars are interpreted as by the API server (`yes` is true, a
+date is text). `List` kinds are flattened.
 Source: Kubernetes API conventions; YAML 1.1 as in sigs.k8s.io/yaml.
 Invariant: values are built from parser events in one pass, so nothing is expanded before it is rejected.
 """
@@ -264,7 +264,7 @@ class _Builder:
     def __init__(self, max_nodes: int) -> None:
         self._limit = max_nodes
         self._count = 0
-        # Open collections from the outermost to the innermost, each with the pending key of its parent mapping.
+        # Open collections from the outermost to the innermost, each with its key in the parent mapping.
         self._stack: list[tuple[Any, str | None]] = []
         self._key: str | None = None
         self._value: Any = None

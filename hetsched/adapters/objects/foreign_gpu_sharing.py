@@ -96,7 +96,7 @@ def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
             model=card.model or None,
             vendor=vendor_of(card.model) or "nvidia",
             memory_mib=card.memory_mib if card.memory_mib is not None and 0 < card.memory_mib < 2**40 else None,
-            # HAMi writes 0 even without NUMA, so 0 is treated as unknown
+            # HAMi also writes 0 if the machine has no NUMA, so 0 is treated as unknown
             numa_zone=f"node-{card.numa}" if card.numa > 0 else None,
             healthy=card.healthy,
         )

@@ -1,4 +1,4 @@
-"""GoldenPlacement objects: golden placements in files that are kept with the policies that they check.
+"""Reader of GoldenPlacement objects, which are stored in files with the policies that they check.
 
 `spec.pod` is a manifest of one pod; for a Job or Deployment, one of its pods is checked. `spec.expect` contains one
 expectation. `spec.policy` names the policy to check; if it is empty, all policies are checked. Other objects of the

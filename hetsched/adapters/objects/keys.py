@@ -39,8 +39,8 @@ POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
 POOL = "hetsched.io/pool"
 
-# Discovery writes these in addition to the keys above: the ISA level or profile, the features that the node lacks, the
-# mark of a lower bound, one label per RISC-V extension, and the time of the last confirmation if the facts are stale.
+# Additional keys that discovery writes: the ISA level or profile, the features that the node lacks, the mark of a lower
+# bound, one label per RISC-V extension, and, if the facts are stale, the time of their last confirmation.
 ISA_LEVEL = "hetsched.io/isa-level"
 ISA_ABSENT = "hetsched.io/isa-absent"
 ISA_BOUND, LOWER = "hetsched.io/isa-bound", "lower"

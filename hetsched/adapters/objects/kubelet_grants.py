@@ -2,8 +2,8 @@
 
 A grant identifies a pod by the uid that the kubelet uses; its exclusive CPUs are the union over the pod's containers.
 GPUs are listed by id, because the node's GPUs are identified by id. For other resources, the number of devices per zone
-is stored, and only devices with exactly one known zone are counted. A resource with a device that is near several zones
-is omitted with a problem, because its topology hints are not modelled.
+is stored, and only devices with exactly one known zone are counted. If a device is near several zones, its resource is
+omitted and a problem is added, because topology hints for several zones are not modelled.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _cpus(containers: dict[str, str], pod: str, problems: list[str]) -> str:
 
 
 def _gpus(devices: dict[str, dict[str, tuple[str, ...]]]) -> set[str]:
-    """Return the ids of the GPUs; the id of a shared GPU's replica is replaced by the id of that GPU."""
+    """Return the ids of a pod's GPUs; for a replica of a shared GPU, this is the id of the GPU itself."""
     return {
         one.partition("::")[0][:_MOST_TEXT]
         for held in devices.values()

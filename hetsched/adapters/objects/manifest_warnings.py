@@ -4,10 +4,10 @@ Unknown fields are kept and ignored (public contract, section 1), so `contaners:
 silently request nothing. Known fields come from the OpenAPI models of the Kubernetes Python client
 (`hetsched.adapters.kubernetes.field_table`), known annotations and labels from `keys`. Any device plugin may define
 resource names, so a name gives a warning only if it is similar to one of `units` and no known node offers it. An object
-of a kind that is not read gives a warning if it has a pod template, unless the template is a pattern in a policy.
-kube-apiserver enforces ResourceQuota and LimitRange when it admits pods; hetsched does not simulate them and gives a
-warning. Cluster files are also checked, except pods and controllers, which kube-apiserver wrote.
-At most `MOST` warnings are returned for one file, misspellings first, so that strict mode never misses one.
+whose kind is not read gives a warning if it contains a pod template, except for templates that are patterns in a policy
+(Kyverno). kube-apiserver enforces ResourceQuota and LimitRange when it admits pods; hetsched does not simulate them and
+gives a warning. Cluster files are also checked, except pods and controllers, which kube-apiserver wrote. At most `MOST`
+warnings are returned for one file, misspellings first, so that strict mode never misses one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from .keys import ANNOTATIONS, ATTRIBUTES, LABELS, OWN_PREFIXES
 
 MOST = 50
 _RESOURCES = (*GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
-# High enough to match nvidia.com/gpus and nvidea.com/gpu, but not nvidia.com/gpumem and amd.com/cpu.
+# Similarity at which nvidia.com/gpus and nvidea.com/gpu are misspellings, but nvidia.com/gpumem and amd.com/cpu are
+# not.
 _SAME_RESOURCE = 0.92
-# For keys outside `OWN_PREFIXES`: hetshed.io/isa is a misspelling, a key of another project is not.
+# Similarity for keys outside `OWN_PREFIXES`, at which hetshed.io/isa is a misspelling, but keys of other projects are
+# not.
 _SAME_KEY = 0.88
 # Attributes may have any name, so only names that are similar to a known one are reported.
 _SAME_ATTRIBUTE = 0.85
@@ -45,7 +47,7 @@ _GROUPS = {
     "CronJob": "batch", "ReplicationController": "",
 }  # fmt: skip
 _GANGS = ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io")
-# Kinds without pods that are also checked in cluster files, with their groups.
+# Kinds without pods, with their API groups; these kinds are also checked in cluster files.
 _SETTINGS = {
     "Namespace": ("",), "PodGroup": _GANGS, "ElasticQuota": _GANGS,
     "NodeResourceTopology": ("topology.node.k8s.io", "topology.crane.io"),

@@ -3,10 +3,10 @@
 The objects in a file refer to each other by name and may occur in any order. One invalid object makes the whole file
 invalid. Objects that others refer to (classes, groups, namespaces) are read first, then nodes and pods. Objects that
 describe a node (NodeGpu, NodeUsage, NodeMetrics, NodeResourceTopology) are joined to it by name; NodeUsage takes
-precedence over NodeMetrics, and objects that describe an absent node are dropped.
-Unused kinds are ignored. Kinds of a workload file that create pods but are not read are listed as omitted, and probable
-misspellings of fields, annotations and kinds give warnings. The order of the file is kept. Objects with `generateName`
-get a suffix of letters derived from their submission, or a number if there is no submission.
+precedence over NodeMetrics, and objects that describe an absent node are dropped. Other kinds are ignored, but objects
+in a workload file that create pods and are not read are listed as omitted. Probable misspellings of fields, annotations
+and kinds give warnings. The order of the file is kept. Objects with `generateName` get a suffix of letters derived from
+their submission, or a number if there is no submission.
 Source: the public contract, "Objects in"; Kubernetes API conventions, "Generated values".
 Invariant: nothing is returned unless every object was read.
 """
@@ -256,7 +256,7 @@ class _Reading:
         def topology(root: FieldView) -> dict[str, Any]:
             own = problems.setdefault(root.view("metadata").text("name"), [])
             power = node_topology.power(root, own)
-            # An object written only for power has no zones.
+            # The object may have been written only for its power attributes, without zones.
             numa = node_topology.numa(root, own) if power is None or "zones" in root else None
             return {"numa": numa, "power": power}
 
@@ -363,7 +363,7 @@ def _name_of(document: Document) -> str:
 
 
 MOST_SPEC_BYTES = 256 * 1024
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # letters that the API server uses in generated names; they cannot form words
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # the API server's letters for generated names; no vowels, so no words
 _LETTERS_OF_NAME = 8
 _MOST_GENERATED = 63
 # Kinds that create pods but are only listed as omitted: a DaemonSet creates one pod per node and a CronJob creates pods

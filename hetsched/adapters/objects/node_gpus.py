@@ -67,7 +67,7 @@ def _links(card: FieldView, index: int) -> tuple[CardLink, ...]:
 
 
 def with_vendors(report: NodeReport) -> NodeReport:
-    """Set the vendor of GPUs whose model does not identify it, if the node offers only one vendor's resource."""
+    """Set the vendor of GPUs whose model does not identify it, if the node offers the resource of only one vendor."""
     offered = [resource.split(".", 1)[0] for resource in GPU_RESOURCES if report.allocatable.get(resource)]
     if len(offered) != 1 or not report.gpus or all(card.vendor for card in report.gpus):
         return report

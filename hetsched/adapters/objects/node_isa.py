@@ -1,14 +1,14 @@
 """Instruction sets of a node from its labels and annotations.
 
 The native ISA is read from the first source that is present: annotation or label `hetsched.io/isa`, label `ARCH`,
-feature labels of Node Feature Discovery (NFD), `kubernetes.io/arch`. The last two are lower bounds (`complete` is
-false). An architecture label states only the base that every node with that label has by definition (`amd64`, `arm64`,
-`rv64i`). The x86 feature labels omit the features in NFD's deny list, but the Arm feature labels omit none. It is
-unknown whether a node satisfies a demand beyond its lower bound: the pod is refused for now, but the demand is never
-reported as impossible. If the label of a feature that NFD reports by default is absent, the node lacks the feature. A
-node also lacks every level above its highest level label. If `hetsched.io/isa-bound` marks the values that discovery
-wrote as a lower bound, these values are a lower bound, too, and label `ARCH` is skipped in favour of the source that it
-was derived from.
+feature labels of Node Feature Discovery (NFD), `kubernetes.io/arch`. The feature labels and the architecture label are
+lower bounds (`complete` is false). An architecture label states only the base that every node with that label has by
+definition (`amd64`, `arm64`, `rv64i`). The x86 feature labels lack the features in NFD's deny list; NFD has no such
+list for Arm. Whether a node satisfies a demand beyond its lower bound is unknown, so the pod is refused *not now* and
+the demand is never reported as impossible. If the label of a feature that NFD reports by default is absent, the node
+lacks the feature. A node also lacks every level above its highest level label. If `hetsched.io/isa-bound` marks the
+values that discovery wrote as a lower bound, these values are a lower bound, too, and label `ARCH` is skipped in favour
+of the source that it was derived from.
 Source: NFD docs/usage/features.
 """
 
@@ -51,7 +51,7 @@ def isa_report(labels: dict[str, str], annotations: dict[str, str], problems: li
     cross = _several(annotations.get(keys.CROSS_ISA) or labels.get(keys.CROSS_ISA), problems)
     either = _several(labels.get(keys.QEMU), problems)
     if is_short_for(labels.get(keys.QEMU, ""), emulated + cross):
-        either = ()  # the annotations distinguish emulated ISAs from cross-compiled ones
+        either = ()  # the annotations state the same ISAs, separated into emulated and cross-compiled ones
     return IsaReport(
         native=native,
         emulated=tuple(dict.fromkeys(emulated + either)),

@@ -64,7 +64,7 @@ def native_labels(offered: IsaReport) -> LabelGroup:
 
 
 def coarse_labels(kubernetes_arch: str) -> LabelGroup:
-    """Return the architecture label of a node without ISA facts, marked as a lower bound."""
+    """Return the labels of a node of which only the architecture is known, marked as a lower bound."""
     known = _COARSE.get(kubernetes_arch)
     return LabelGroup({keys.ARCH: known}, {keys.ISA_BOUND: keys.LOWER}) if known else LabelGroup()
 
@@ -76,8 +76,8 @@ def emulated_labels(offered: IsaReport) -> LabelGroup:
         for key, sets in ((keys.EMULATED_ISA, offered.emulated), (keys.CROSS_ISA, offered.cross))
         if sets
     }
-    # A label has a single value. RISC-V ISAs are preferred as the usual target of emulation, those with more extensions
-    # first.
+    # A label has a single value, so one ISA must be chosen: a RISC-V ISA, the usual target of emulation, and of several
+    # the one with the most extensions.
     added = [found for found in map(_parsed, (*offered.emulated, *offered.cross)) if found is not None]
     added.sort(key=lambda found: (found.arch != "riscv", -len(found.extensions), found.canonical))
     return LabelGroup({keys.QEMU: short_form(added[0])} if added else {}, annotations)

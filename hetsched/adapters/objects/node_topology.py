@@ -46,9 +46,10 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
     deprecated = next(iter(root.texts("topologyPolicies")), "")
     policy, scope = _TOPOLOGY_POLICIES.get(deprecated, (None, None))
     if "craneManagerPolicy" in root:
-        # crane pins CPUs if its policy is Static; the kubelet must not pin CPUs in that case.
+        # If crane's policy is Static, crane pins CPUs and the kubelet must not, so the kubelet's policy is none.
         cpu = {"Static": "none", "None": "static"}.get(crane.text("cpuManagerPolicy"))
-        # The topology policy is crane's, too; if the kubelet pins CPUs, its own topology policy is unknown.
+        # craneManagerPolicy states only crane's topology policy. If the kubelet pins CPUs, its topology policy is
+        # unknown.
         if crane.text("topologyManagerPolicy") == "SingleNUMANodePodLevel" and cpu != "static":
             policy, scope = "single-numa-node", "pod"
         elif crane.text("topologyManagerPolicy") == "None":
@@ -181,7 +182,7 @@ def _cpus(view: FieldView, attributes: dict[str, str], key: str) -> str | None:
 
 
 def _offline_capacity(zone: str, attributes: dict[str, str], problems: list[str]) -> int | None:
-    """Read a zone's capacity for offline work, or None if not stated; an unreadable value is 0 (zone not usable)."""
+    """Read a zone's capacity for offline work: None if absent, 0 if unreadable, so that the zone is not used."""
     text = attributes.get("offline_capacity")
     if text is None:
         return None

@@ -1,8 +1,8 @@
 """Reader of a Node into a `NodeReport`, and of a NodeUsage.
 
 Allocatable is used, or capacity if allocatable is absent. A node without a Ready condition is treated as ready, because
-hand-written files seldom have conditions. An invalid value in a node's labels is recorded in `problems` and the fact is
-unknown; it does not make the file invalid.
+hand-written files seldom have conditions. If a label has an invalid value, the fact is unknown and `problems` contains
+the reason; the file stays valid.
 Source: Kubernetes core/v1 NodeStatus.
 """
 

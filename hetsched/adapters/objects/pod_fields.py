@@ -31,7 +31,7 @@ _PLACED_VOLUMES = (
 
 
 def movement_obstacle(spec: FieldView, annotations: dict[str, str]) -> str:
-    """Return why a pod must not be moved (its owner forbids it, or it has local data on its node), or "" if it may.
+    """Return why rebalancing must not move a pod (an annotation, or local data on its node), or "" if it may.
 
     Source: cluster-autoscaler, `safe-to-evict` and its rule on local storage; a memory-backed emptyDir is not local
     data.
@@ -123,7 +123,7 @@ def device_uses(spec: FieldView, status: FieldView) -> tuple[DeviceUse, ...]:
     for use in spec.views("resourceClaims"):
         name = use.text("name")
         if name in made and "resourceClaimName" not in made[name]:
-            continue  # the resource claim controller found that no claim is needed
+            continue  # the resource claim controller decided that the pod needs no claim here
         found.append(DeviceUse(name, use.text("resourceClaimName") or created_claim(made.get(name))))
     return tuple(found)
 

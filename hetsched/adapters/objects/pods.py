@@ -91,7 +91,7 @@ class PodReader:
         self._read: dict[bytes, PodSpec] = {}
 
     def pod(self, root: FieldView) -> PodSpec | None:
-        """Return the PodSpec of a Pod, or None if it is finished, or was deleted before it got a node."""
+        """Return the PodSpec of a Pod, or None if the pod has finished or was deleted before it got a node."""
         meta = metadata(root)
         status = root.view("status")
         spec = root.view("spec")
@@ -114,7 +114,8 @@ class PodReader:
                 nonzero_memory_bytes=amounts.nonzero_memory_bytes,
             )
         if controller.startswith("DaemonSet/") and (shape.numa or shape.containers):
-            # A DaemonSet pod has one possible node, and NUMA zones must not exclude this node.
+            # A DaemonSet pod can run on one node only. Its NUMA demand is dropped, so that the zones cannot exclude
+            # this node.
             shape = msgspec.structs.replace(shape, numa=NumaDemand())
         return msgspec.structs.replace(
             pod,
@@ -130,9 +131,7 @@ class PodReader:
         )
 
     def _alike(self, root: FieldView, name: str, namespace: str) -> PodSpec:
-        """Read a pod, or reuse the result of a pod with an equal specification; the caller then sets name and
-        namespace.
-        """
+        """Read a pod, or return the PodSpec of an equal pod; the caller sets the fields specific to the pod."""
         alike = demand_key(root.value, namespace)
         known = self._read.get(alike) if alike is not None else None
         if known is not None:
@@ -253,7 +252,8 @@ class PodReader:
         found = self.names.runtime_classes.get(name)
         if found is not None:
             return found
-        # The API server writes the overhead of a class into each pod that it admits.
+        # The API server writes the overhead of a class into each pod that it admits. Therefore an unknown class is a
+        # problem only for a pod that has neither an overhead nor a node.
         if name and "overhead" not in spec and not spec.text("nodeName"):
             message = Message("there is no RuntimeClass {name}", name=repr(name[:80]))
             problems.append(Problem("RuntimeClassUnknown", "spec.runtimeClassName", message))

@@ -47,7 +47,7 @@ def disruption_budget(root: FieldView, pods: Iterable[PodSpec]) -> DisruptionBud
 
 
 def _amount(spec: FieldView, key: str) -> int | str | None:
-    """Return the value of `key`: a number of pods, a percentage as text (`50%`), or None if absent."""
+    """Return the value of `key`: a number of pods, a percentage as text (`50%`), or None if the key is absent."""
     if not isinstance(spec.value.get(key), str):
         return spec.maybe_integer(key, most=_MOST)
     text = spec.text(key)

@@ -1,7 +1,7 @@
 """Effective resource requests of a pod.
 
-Containers run together; init containers run one after the other, alongside the sidecars started before them. If R(c)
-are the requests of container c (limits replace missing requests),
+Containers run together. Init containers run one after the other, each together with the sidecars started before it. If
+R(c) are the requests of container c (limits replace missing requests),
     request = max(sum R(containers) + sum R(sidecars), max over init i of (R(i) + sum R(sidecars before i))) + overhead,
 and pod-level resources replace this sum for the resources that they state. For scoring, a container without a CPU or
 memory request is treated as if it requested 100m or 200Mi. Every pod requests one `pods`. Sidecars keep their
@@ -44,14 +44,14 @@ Amounts = dict[str, int]
 _GROUPS = ("containers", "initContainers")
 _STATUSES = ("containerStatuses", "initContainerStatuses")
 _STANDARD = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
-_ABBREVIATED = 0.6  # similarity cutoff, low enough that `mem` suggests `memory`
+_ABBREVIATED = 0.6  # minimum similarity of a suggestion; low, so that `mem` suggests `memory`
 
 
 class PodAmounts(msgspec.Struct, frozen=True):
     """Effective requests in base units, the amounts for scoring, and the quality-of-service class.
 
-    `containers` lists the containers with alignable resources and `container_names` their names; an unnamed container
-    is called `main`.
+    `containers` lists the containers with resources that a node can align, and `container_names` their names; an
+    unnamed container is called `main`.
     """
 
     requests: tuple[tuple[str, int], ...]
@@ -173,7 +173,7 @@ class _Resize:
 
 
 def container_demand(requests: Amounts, limits: Amounts, *, init: bool = False) -> ContainerDemand | None:
-    """Return a container's alignable resources (whole CPUs with an equal limit, devices), or None if it has none."""
+    """Return the resources of a container that a node can align (whole CPUs with an equal limit, devices), or None."""
     cpu = requests.get(CPU, 0)
     cpus = cpu // 1000 if cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
     cards = sum(requests.get(resource, 0) for resource in GPU_RESOURCES)

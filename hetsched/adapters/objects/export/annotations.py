@@ -17,7 +17,7 @@ from ..fields import FieldView
 
 
 def with_problems(problems: list[Problem], annotations: dict[str, str]) -> tuple[Problem, ...]:
-    """Return the problems that the export recorded, and those in `problems` for fields without a recorded problem."""
+    """Return the problems that the export recorded, and the `problems` of fields for which it recorded none."""
     if keys.EXPORT_PROBLEMS not in annotations:
         return tuple(problems)
     try:

@@ -2,8 +2,8 @@
 
 An export is a human-readable file, and reading it gives exactly the same content. Every fact is written to the field it
 is read from. A pod gets a single container with its effective request. Facts that a plain object cannot express
-(problems found earlier, the amounts for scoring) are written to `hetsched.io/export-*` annotations, but only if reading
-the object would otherwise give a different result.
+(problems found earlier, the amounts for scoring) are written to `hetsched.io/export-*` annotations, but only if the
+object without the annotation would read back differently.
 Invariants: `read(write_cluster(content)) == content` for all content that was read from files; the text is one JSON
 `List` with one object per line, in the order of the content.
 """

@@ -101,7 +101,8 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
     for name, default in defaults.items():
         if name not in requests and scored[name] != default:
             requests[name] = 0
-    # Each further image needs a container without requests, for which scoring uses the default requests.
+    # Each further image is exported as a container without requests, and the reader adds the default requests for
+    # scoring.
     least = defaults if len(pod.images) > 1 else {}
     read_back = {name: max(requests.get(name, default), least.get(name, 0)) for name, default in defaults.items()}
     scoring = "" if read_back == scored else f"[{scored[CPU]},{scored[MEMORY]}]"
@@ -126,7 +127,8 @@ def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) 
     """Return the container annotation, or "" if reading the single container already gives the same shape."""
     shape = pod.shape
     only = container_demand(requests, limits)
-    # Each further image needs a container without limits, and such a pod is never Guaranteed.
+    # Each further image is exported as a container without limits, so the reader never classifies the pod as
+    # Guaranteed.
     guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and len(pod.images) <= 1
     said = (only,) if only else ()
     if (shape.containers, shape.guaranteed) == (said, guaranteed):
@@ -178,7 +180,8 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
     if pod.problems:
         found[keys.EXPORT_PROBLEMS] = encode(pod.problems).decode()
         for problem in pod.problems:
-            # The invalid value is unknown. An empty value is also invalid, so other places of the demand stay unused.
+            # The invalid value itself is unknown. An empty value is written instead: it is also invalid, so the reader
+            # does not use other places of the demand.
             if "/" in problem.field:
                 found.setdefault(problem.field, "")
     return found
