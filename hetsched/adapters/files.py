@@ -1,8 +1,8 @@
 """Reader of Kubernetes YAML or JSON files and of the openb trace's node and pod lists.
 
 The format is detected from a file's content, not from its name. Several files form one set of objects: a pod in one
-file may refer to a class in another, and each object may occur only once. Node lists belong to a cluster, pod lists to
-a workload.
+file may refer to a class in another file, and each object may occur only once in the set. Node lists belong to a
+cluster, pod lists to a workload.
 """
 
 from __future__ import annotations

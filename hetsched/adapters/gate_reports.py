@@ -1,8 +1,8 @@
-"""Gate results in formats of CI pipelines: JUnit for test reports, SARIF for code scanning, Markdown for comments.
+"""Results of the CI check in formats of CI pipelines: JUnit test reports, SARIF for code scanning, Markdown comments.
 
-JUnit has one test case for each pod. A test case fails only if the pod has errors. It is skipped if the pod does not
-fit now and the gate does not treat this as an error. SARIF has one result for each finding, at the first line of the
-pod's document. All text comes from manifests and is escaped for its format.
+JUnit has one test case for each pod. A test case fails only if the pod has errors. A test case is marked as skipped if
+the pod does not fit now and the check does not treat this as an error. SARIF has one result for each finding, at the
+first line of the pod's document. All text comes from manifests and is escaped for its format.
 Source: JUnit XML as CI servers read it (testsuites/testsuite/testcase/failure); SARIF 2.1.0 (OASIS).
 """
 

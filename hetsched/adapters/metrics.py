@@ -1,7 +1,8 @@
 """Measured usage from objects of the metrics API: PodMetrics and NodeMetrics.
 
-The usage of a pod is the sum over its containers. Its controller is read from the object's own owner reference (written
-by an export), otherwise from the Pod of the same name in the same files. Usage without a known controller is dropped.
+The usage of a pod is the sum over its containers. The pod's controller is read from the owner reference of the
+PodMetrics (written by an export), otherwise from the Pod of the same name in the same files. Usage without a known
+controller is dropped.
 Source: metrics.k8s.io/v1beta1, as metrics-server serves it.
 """
 

@@ -1,10 +1,10 @@
 """Key that groups pods with equal demands.
 
-Reading a pod's demands takes longer than the rest of event handling, and the pods of one controller have equal demands.
-Two pods are alike if `metadata.labels`, `metadata.annotations` and `spec` are equal except for fields that are never
-read: the node's name, the commands and environment of containers, and the projected token volume that the API server
-adds to each pod. Names are not part of the key, so a cache that uses this key must not store anything derived from a
-name.
+Reading a pod's demands takes longer than the rest of event handling, but the pods of one controller have equal demands
+and can share the result. Two pods have the same key if `metadata.labels`, `metadata.annotations` and `spec` are equal
+except for fields that are never read: the node's name, the commands and environment of containers, and the projected
+token volume that the API server adds to each pod. Names are not part of the key, so a cache that uses this key must not
+store anything derived from a name.
 Invariant: `PodReader.template` reads none of the omitted fields; a test reads pods with and without them.
 """
 

@@ -28,9 +28,7 @@ _DOMAIN = "hetsched.io"  # domain of the attributes that contain selector result
 
 
 class DeviceNames:
-    """Renames devices, device classes and claims, and replaces each selector with a query for the attribute that
-    records its result.
-    """
+    """Anonymizer of devices, device classes and claims; selectors become queries for attributes with their results."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names

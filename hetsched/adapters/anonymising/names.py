@@ -1,7 +1,7 @@
 """Pseudonyms for names that occur in several places, and for the selectors that compare them.
 
 Equal names get equal pseudonyms: a label's value and the same value in a selector, a node and its host name, a claim
-and the pods that use it. Integers that are compared by size are kept.
+and the pods that use it. Integers that a selector compares by size are kept.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _T = TypeVar("_T")
 
 
 class NameAnonymizer:
-    """Renames names that occur in several places. `by_size` lists the keys whose values are compared by size.
+    """Anonymizer of names that occur in several places.
 
-    Until `pseudonyms.settle()` is called, names are collected and returned unchanged.
+    `by_size` lists the keys whose values are compared by size. Until `pseudonyms.settle()` is called, names are
+    collected and returned unchanged.
     """
 
     def __init__(self, pseudonyms: Pseudonyms, by_size: frozenset[str] = frozenset()) -> None:
@@ -62,7 +63,7 @@ class NameAnonymizer:
         return self.of(NAMESPACE, name)
 
     def key_of(self, realm: Realm, key: str) -> str:
-        """Replace both parts of an object key `namespace/name` by pseudonyms; that of the name is from `realm`."""
+        """Rename both parts of an object key `namespace/name`; `realm` is the realm of the name."""
         namespace, slash, name = key.partition("/")
         return f"{self.namespace(namespace)}{slash}{self.of(realm, name)}"
 

@@ -56,7 +56,7 @@ def _known_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class NodeAnonymizer:
-    """Renames nodes, and the names in the facts that describe them."""
+    """Anonymizer of nodes and of the names in their facts."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names

@@ -54,7 +54,7 @@ _STAYS = ("", "annotation", "local-volume", "hold")
 
 
 class PodAnonymizer:
-    """Renames pods; pods that share a shape share its renamed copy."""
+    """Anonymizer of pods; pods that share a shape share the renamed copy of the shape."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
@@ -141,7 +141,7 @@ class PodAnonymizer:
         return Problem(problem.code, field, Message(WITHHELD))
 
     def _shape(self, shape: Shape) -> Shape:
-        """Rename a shape; pods that share a shape share its renamed copy."""
+        """Rename a shape, or return its copy if the shape was renamed before."""
         known = self._shapes.get(id(shape))
         if known is None:
             known = self._shapes[id(shape)] = self._new_shape(shape)

@@ -1,8 +1,8 @@
 """Order-preserving pseudonyms.
 
-A reader without access to the names must still see which names are equal, and decisions break ties by the order of
-names. Names belong to realms, such as nodes or label values. All names of a realm are collected first; then each gets
-the realm's stem and its number in the order of names, `node-0001`. Generic names stay unchanged. Names that sort
+Anonymised content must show which names are equal. It must also keep the order of names, which breaks ties in
+decisions. Names belong to realms, such as nodes or label values. All names of a realm are collected first; then each
+gets the realm's stem and its number in the order of names, `node-0001`. Generic names stay unchanged. Names that sort
 between two unchanged names get a stem that sorts between these two. A pseudonym contains only a number: no part of the
 name and no hash of it.
 Invariants: within a realm each name has exactly one pseudonym, and no two names share a pseudonym; pseudonyms sort as
@@ -81,7 +81,10 @@ def _numbered(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tupl
 
 
 def _runs(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[str, list[str], str]]:
-    """Yield runs of names to rename, in order, each between the unchanged names before and after it ("" if none)."""
+    """Yield (name before, run, name after) for each run of names to rename that lies between two unchanged names.
+
+    Names are in the order of the realm. The name before or after is "" if there is none.
+    """
     low, run = "", list[str]()
     for name in sorted(names | staying, key=realm.order):
         if name in names:

@@ -1,8 +1,8 @@
 """The realms of names in a cluster, and the valid pseudonyms of each.
 
 A pseudonym is valid wherever its name is valid. The pseudonym of a label key is a qualified name without a known
-meaning, that of a resource has the same units, and that of a zone keeps the number at its end. Addresses and images are
-replaced by unreachable ones.
+meaning. The pseudonym of a resource implies the same units as the resource. The pseudonym of a zone keeps the number at
+the end of the name. Addresses and images are replaced by unreachable ones.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ Everything is withheld by default. The content is rebuilt field by field: amount
 `well_known` are copied, every other name gets a pseudonym of its realm, and all other text is omitted or replaced by
 `withheld`. A field that this module does not name is omitted. Equal names get equal pseudonyms (selectors, owners,
 topology, device allocations), and names keep their order, which breaks ties. Integers that are compared by size are
-kept. Device expressions are replaced by attributes with their results. Policy names and GPU models are kept.
+kept. Device expressions are replaced by attributes that contain the results of the expressions. Policy names and GPU
+models are kept.
 Invariants: the anonymised content, exported and read again, leads to the same decisions for every pod and node, except
 for policies with random ties, which are drawn with the pod's name as seed. No name can be derived from its pseudonym.
 """
@@ -37,7 +38,7 @@ from .realms import BUDGET, CLAIM, CLASS, GANG, HANDLE, PRIORITY, QUOTA, RUNTIME
 
 
 class VolumeAnonymizer:
-    """Renames volumes, volume claims, claim templates and storage classes."""
+    """Anonymizer of volumes, volume claims, claim templates and storage classes."""
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names

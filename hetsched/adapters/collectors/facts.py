@@ -21,7 +21,7 @@ _ENDING = re.compile(r"(?<![0-9])[0-9]{1,9}$", re.ASCII)
 
 
 class FactReader:
-    """Converts values and collects the problems found in them."""
+    """Converter of values, which collects the problems that it finds in them."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -71,7 +71,7 @@ class FactReader:
 
 
 def zone_of(text: Any, zones: tuple[str, ...]) -> str | None:
-    """Return the zone with this name, or the only zone that ends in the same number, or None."""
+    """Return the zone with this name, else the only zone whose name ends in the same number, else None."""
     name = str(text)
     if name in zones:
         return name

@@ -1,15 +1,15 @@
-"""Facts about racks and hosts from any system that returns a JSON document for a GET.
+"""Facts about racks and hosts from any system that returns a JSON document in response to a GET request.
 
 `nodes` is the path to a list of items, each with its node's name at `name`, or to a mapping from names to items. Every
 other path starts at an item and leads to one fact; an empty path, or a path without a value, means that the fact is
 absent. `zones` is the path to a mapping from zones to their remaining CPU (a quantity, or cores), or to a list with
 `zone_name` and `offline_capacity` in each item. Without `observed_at`, facts are dated with the time of the response. A
-path only locates values and cannot compute any.
+path only selects a value; it cannot compute one.
 
 A path such as `$.racks[0]["power state"].watts` consists of names, after a dot or quoted in brackets, and of whole
 numbers in brackets; negative numbers count from the end. The leading `$` is optional. There are no wildcards, filters
 or expressions: a path leads to one value or to none.
-Source: cassini (Tencent 2022), in which a master adds facts that a node cannot know; where it gets them is not
+Source: cassini (Tencent 2022), in which a master adds facts that a node cannot know; the origin of these facts is not
 published. Member and index selectors of RFC 9535.
 """
 

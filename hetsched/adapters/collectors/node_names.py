@@ -1,8 +1,8 @@
 """Mapping of a source's node names to nodes of the cluster.
 
 The first label that matches a node is used, in the order `node`, `kubernetes_node`, `nodename`, `instance`. A value is
-a node's name or one of its addresses, either with an optional port. A node's name up to its first dot is tried last,
-because machines use it as their host name, and only if no other node shares it.
+a node's name or one of its addresses, either with an optional port. The part of a node's name before the first dot is
+tried last, because machines use it as their host name. It identifies a node only if no other node has the same part.
 """
 
 from __future__ import annotations

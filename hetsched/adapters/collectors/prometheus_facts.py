@@ -5,7 +5,7 @@ Each fact has one query for the whole cluster; an empty query is skipped.
     power state        1 for the current state of a node, with the labels of the node and `state`
     power headroom     watts that a node could draw in addition to its current draw
 Facts are dated with the time of the evaluation.
-Source: cassini (Tencent 2022), in which a master adds facts that a node cannot know; where it gets them is not
+Source: cassini (Tencent 2022), in which a master adds facts that a node cannot know; the origin of these facts is not
 published.
 """
 

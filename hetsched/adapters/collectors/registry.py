@@ -1,8 +1,8 @@
 """Discovery and description of collectors.
 
 The registry scans every module of `hetsched.adapters.collectors`, then the entry points of group `hetsched.collectors`.
-A class decorated with `@collector` is registered under its name. Its parameters are one frozen Struct, which defines
-the form, the REST schema and the validation. Each parameter has a default.
+A class decorated with `@collector` is registered under its name. The parameters of a collector are one frozen Struct,
+from which the form, the REST schema and the validation are derived. Each parameter has a default.
 """
 
 from __future__ import annotations

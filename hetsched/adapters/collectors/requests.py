@@ -1,7 +1,7 @@
 """Requests for JSON documents through the egress filter of all outbound calls.
 
 A response is accepted only with status 200, a JSON content type and a valid JSON body. Messages never quote a response.
-The token is sent only to the source's own address, which redirects cannot change.
+The token is sent only to the source's own address, never to the target of a redirect.
 """
 
 from __future__ import annotations

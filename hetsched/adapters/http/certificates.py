@@ -1,7 +1,7 @@
 """Private certificate authority that issues one server and one client certificate, for mutual TLS between two programs.
 
-Keys are ECDSA on P-256. A pair consists of a certificate and its key. The authority is valid for ten years and stored
-for later use: pairs can be reissued, also for additional host names, without giving clients a new authority. A server
+Keys are ECDSA on P-256. A pair consists of a certificate and its key. The authority is valid for ten years and is
+stored, so that pairs can be reissued, also for additional host names, without distributing a new authority. A server
 pair is valid for servers only, a client pair for clients only. Each of the folders `server` and `client` holds the
 content of one Secret: `tls.crt`, `tls.key` and `ca.crt`. The authority's own key stays in the parent folder and is
 never distributed.

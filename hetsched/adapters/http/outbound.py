@@ -1,10 +1,10 @@
 """Egress filter for HTTP calls to hosts that other parties named, and for connections to API servers.
 
 An address in a manifest, a submission or a setting makes the server call a host that another party chose. That host may
-lie in our own network, never respond, or never stop sending (SSRF).
-A deployment lists the hosts per integration (`AllowedHosts`); by default none are allowed. A name is resolved once,
-every address of the result is checked, and the connection is made to one of these addresses; TLS verifies the name.
-Public addresses are allowed, private addresses only for listed hosts, and loopback addresses only for listed hosts with
+be in the deployment's own network (SSRF), never respond, or never stop sending. A deployment lists the hosts per
+integration (`AllowedHosts`); by default none are allowed. A name is resolved once, every address of the result is
+checked, and the connection is made to one of these addresses; TLS verifies the name. Public addresses are allowed.
+Private addresses are allowed only for hosts that are listed by name, and loopback addresses only for listed hosts with
 a loopback name. Link-local addresses and cloud metadata services are never allowed. http is allowed only for hosts that
 are listed for it, and ports other than 443 only for listed hosts. Credentials in an address, unusual spellings and
 schemes other than http and https are refused. Redirects are returned like other responses and not followed, proxies are
@@ -38,7 +38,7 @@ LONGEST_URL = 2048
 
 _ANY = "*"
 _AGENT = "hetsched"
-# Characters of a valid address; the sender must percent-encode all others.
+# Characters of a valid address; all other characters must be percent-encoded.
 _URL = re.compile(r"[!#-;=?-\[\]_a-z~]+", re.ASCII)
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?|\[[0-9a-f:.]{2,45}\]", re.ASCII)
 _PLACE = re.compile(rf"({_HOST.pattern})(:[0-9]{{1,5}})?", re.ASCII)
@@ -142,7 +142,8 @@ def call(
     connection = http.client.HTTPConnection(host)
     connection.auto_open = 0
     connection.sock, ends = plain, [plain]
-    # A timer closes the connection at the deadline, which ends a read of slow data.
+    # Each read has its own timeout, so a slow server could exceed the deadline. A timer closes the connection at the
+    # deadline, which also ends a read.
     clock = threading.Timer(max(until - time.monotonic(), 0.05), _end, [ends])
     clock.daemon = True
     clock.start()
@@ -156,7 +157,7 @@ def call(
         connection.request(method, path, body=body, headers={**sent, **(headers or {})})
         with connection.getresponse() as answer:
             found = _read(answer, host, most)
-        if time.monotonic() >= until:  # truncated response headers parse like complete ones
+        if time.monotonic() >= until:  # the timer may have cut off the headers, which are then parsed without an error
             raise TimeoutError
         return found
     except ssl.SSLCertVerificationError as error:
@@ -176,7 +177,7 @@ def call(
 
 
 def reach(name: str, port: int, seconds: float) -> socket.socket:
-    """Connect to a server that an operator configured, such as an API server; it may lie in a private network.
+    """Connect to a server that an operator configured, such as an API server; private addresses are allowed.
 
     Loopback is allowed only under a loopback name; link-local addresses and cloud metadata services are never allowed.
     Raises: OutboundError.
@@ -207,8 +208,8 @@ def _trust() -> ssl.SSLContext:
 
 def _end(ends: list[socket.socket]) -> None:
     with suppress(OSError):
-        # Call the plain socket's method: the method of a TLS socket would drop the session that the reading thread
-        # uses.
+        # Call the method of the plain socket, because that of a TLS socket drops the TLS session, which the reading
+        # thread still uses.
         socket.socket.shutdown(ends[0], socket.SHUT_RDWR)
 
 

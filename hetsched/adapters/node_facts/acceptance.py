@@ -9,11 +9,12 @@ with the known facts, that is, those accepted before:
     new GPUs               that the node itself reports in addition to the known ones are not accepted
     changed GPU            (a known uuid with another model or increased amounts) the known facts are used
     recreated node         (another uid) is accepted as reported, except that missing parts of the old node are kept
-A GPU is identified by its uuid and keeps its index, because the indexes of other GPUs shift when a GPU falls off the
-bus. If an operator approves a change, the reported facts become the known facts; if a loss is rejected, the known facts
-stay in use.
+A GPU is identified by its uuid and keeps the index under which it was accepted, because the reported indexes of other
+GPUs shift when a GPU falls off the bus. If an operator approves a change, the reported facts become the known facts. If
+an operator rejects a loss, the known facts stay in use.
 Source: reliability rules F23, F24, T13, I5.
-Invariant: the result contains every GPU and CPU that was accepted before, marked as usable or missing.
+Invariant: the result contains every GPU and CPU that was accepted before, marked as usable or missing, unless an
+operator approved its removal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from hetsched.contracts.units import CPU, MEMORY, format_amount
 
 from .fact_text import card_amounts, card_name, card_words
 
-# A kernel update slightly changes the reported size of the same memory.
+# Relative difference up to which a memory size counts as unchanged, because a kernel update slightly changes the
+# reported size.
 MEMORY_TOLERANCE = 0.02
 # Amounts that a GPU offers, and fields that depend on its model.
 _AMOUNTS = ("memory_mib", "cores", "fp32_tflops", "bandwidth_gbs", "clock_mhz")
@@ -39,7 +41,7 @@ _replace = msgspec.structs.replace
 
 
 class AcceptedFacts(msgspec.Struct, frozen=True):
-    """Facts used for scheduling, known facts (including missing parts), and facts in quarantine."""
+    """Result of a comparison: facts for scheduling, known facts (including missing parts), and facts in quarantine."""
 
     report: NodeReport
     known: NodeReport
@@ -86,8 +88,9 @@ def accept(
 ) -> AcceptedFacts:
     """Compare a report with the known facts. If `first` is true, there was no report before and any amount is accepted.
 
-    `trusted_cards`: another source than the node lists the GPUs, so new GPUs are accepted. `stated` contains amounts
-    that the node itself reports while other sources are in use; they are also compared, before the cluster adopts them.
+    `trusted_cards` means that the list of GPUs does not come from the node itself, so new GPUs are accepted. `stated`
+    contains amounts that the node's agent reports. They are compared even if the API server's values are in use,
+    because discovery may later publish them to the cluster.
     """
     stood = {fact.id: fact for fact in quarantined}
     rejected = [key for key, fact in stood.items() if fact.state == "rejected"]
@@ -176,10 +179,9 @@ def _removal_reason(card: GpuCard, candidate: NodeReport) -> str:
 
 
 def _same(reported: tuple[GpuCard, ...], before: dict[int, GpuCard], *, recreated: bool) -> dict[int, int]:
-    """Map the index of each reported GPU to the index of the known GPU, by uuid or otherwise by index.
+    """Map the index of each reported GPU to the index of the known GPU that it is, by uuid or else by index.
 
-    If the reported or the known GPU has no uuid, they are matched by index only. All GPUs of a recreated node are
-    matched by index.
+    A match by index requires that one of the two GPUs has no uuid, or that the node was recreated.
     """
     by_uuid = {card.uuid: card.index for card in before.values() if card.uuid and not recreated}
     found = {card.index: by_uuid[card.uuid] for card in reported if card.uuid in by_uuid}
@@ -313,7 +315,8 @@ def _accept_amounts(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the amounts to use, and the baseline for later reports: at most the approved amounts.
 
-    Without the baseline, a node could increase an amount without limit in small steps, or by omitting it once.
+    If each report were compared with the previous one, a node could increase an amount without limit: in small steps,
+    or by omitting the amount in one report.
     """
     counted = dict(candidate.allocatable)
     measure = {} if scales.is_first else dict(known.allocatable)

@@ -1,4 +1,4 @@
-"""Conversion of a node agent's report into a `NodeReport` for the engine.
+"""Converter of a node agent's report into a `NodeReport` for the engine.
 
 The agent that sends the report may be outdated, faulty or compromised. One invalid value must not discard all facts of
 the node, and no unchecked value may reach the engine. Zones are named `node-<id>`. Each part is read separately.
@@ -66,7 +66,7 @@ def zone_name(zone: int) -> str:
 
 
 def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
-    """Return all facts that a report states about its node, for the merge with those of the API server.
+    """Return all facts in an agent's report, for the merge with the facts from the API server.
 
     `allocatable` contains CPU and memory, derived from the hardware, and the known bandwidths. Agents do not report
     labels and taints.
@@ -90,7 +90,7 @@ def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
 
 
 def isa_facts(machine: MachineIsa, problems: Problems) -> IsaReport:
-    """Return the machine's instruction sets; the native one is complete if its source is exact."""
+    """Return the machine's instruction sets; `complete` is true if the source of the native one is exact."""
     native = None if machine.canonical is None else valid_isa(machine.canonical, problems)
     chosen = _accepted_source(machine, native)
     return IsaReport(
@@ -185,7 +185,7 @@ def _zones(
 
 
 def _grouped(cpus: tuple[MachineCpu, ...], level: str) -> str | None:
-    """Format the online CPUs of each `level` (socket or cache) in the order of its number; None if one is unknown."""
+    """Format the online CPUs of each socket or cache (`level`), ordered by its ID; None if it is unknown for a CPU."""
     groups: dict[int, list[int]] = {}
     for cpu in cpus:
         number = getattr(cpu, level)

@@ -1,10 +1,10 @@
 """Merge of collected facts with those of a node's other sources.
 
 Fresh facts of collectors take precedence over those of a node's agent and objects. If several collectors report a fact,
-the first collector by name is used. An operator's override takes precedence over all sources. Usage is taken from a
-single source. If the collector's sample is stale, a later sample from another source is used. If there is none, the
-last sample is kept and marked as stale; the scheduler then uses requests instead, and users see the mark. Stale facts
-of other kinds are not used and are listed as problems of the report.
+the first collector by name is used. An operator's override takes precedence over all sources. Samples of usage are not
+merged: one sample is used. If the collector's sample is stale, a later sample from another source is used. If there is
+no later sample, the collector's last sample is kept and marked as stale; the scheduler then uses requests instead, and
+users see the mark. Stale facts of other kinds are not used and are listed as problems of the report.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def with_collected(report: NodeReport, collected: Iterable[CollectedFact]) -> No
 
 
 def measured_by(collected: Iterable[CollectedFact]) -> CollectedFact | None:
-    """Return the collector whose fresh measurement is used, or None if there is none."""
+    """Return the collector fact whose fresh measurement is used, or None if there is none."""
     fresh = [fact for fact in collected if fact.load and fact.finding is not None and not fact.stale]
     return min(fresh, key=lambda fact: fact.collector, default=None)
 

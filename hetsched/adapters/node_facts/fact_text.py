@@ -27,7 +27,7 @@ def fact_texts(report: NodeReport) -> dict[str, str]:
 
 
 def card_words(card: GpuCard) -> str:
-    """Return a text with the identity, model and health of a GPU."""
+    """Return the identity, model and health of a GPU as text."""
     health = "" if card.healthy else " unhealthy"
     return f"{card.uuid or f'card {card.index}'} {card.model or 'unknown'}{health}"
 

@@ -39,7 +39,7 @@ def merge_reports(base: NodeReport, report: NodeReport) -> NodeReport:
 
 
 def newer(usage: Usage | None, other: Usage | None) -> Usage | None:
-    """Return the later sample; a sample that is not stale takes precedence over a stale one."""
+    """Return the later of two samples; a fresh sample takes precedence over a stale one."""
     if usage is None or other is None:
         return usage or other
     if usage.stale != other.stale:

@@ -1,9 +1,9 @@
 """Reader of untrusted tar archives with bounded cost: processor time, bytes, members and memory.
 
-6 MB of gzip can contain 1,000,000 empty members, which tarfile keeps as 500 MiB of objects, and xz can request a
-dictionary of 1.5 GiB. Headers without members, sparse maps and global attributes can grow without increasing the number
-of members. All archives of an inspection share one `InspectionBudget`. This module decompresses archives in pieces, so
-every byte is counted independently of tarfile; members are discarded after use.
+A gzip file of 6 MB can contain 1,000,000 empty members, which tarfile keeps as 500 MiB of objects, and xz can request a
+dictionary of 1.5 GiB. A limit on members is not sufficient, because headers without members, sparse maps and global
+attributes also use memory. All archives of an inspection share one `InspectionBudget`. This module decompresses
+archives in pieces, so every byte is counted independently of tarfile; members are discarded after use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNREADABLE = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, 
 
 
 class InspectionBudget:
-    """Remaining budget of one inspection; processor time is that of the creating thread."""
+    """Remaining budget of one inspection; only the processor time of the thread that created it is counted."""
 
     def __init__(self) -> None:
         self._until = time.thread_time() + MAX_SECONDS
@@ -83,7 +83,7 @@ class Readable(Protocol):
 
 
 class Unpacked:
-    """Decompresses a gzip, bzip2, xz or plain file. Reading raises InputError (OciTooLarge)."""
+    """Decompressed content of a gzip, bzip2, xz or plain file. Reading raises InputError (OciTooLarge)."""
 
     def __init__(self, file: Readable, effort: InspectionBudget) -> None:
         self._file = file
@@ -112,7 +112,7 @@ class Unpacked:
             found: bytes = self._unpacker.decompress(self._packed, size)
             self._packed = getattr(self._unpacker, "unconsumed_tail", b"")
             if self._unpacker.eof:
-                # Archives may consist of several streams, separated by zeros.
+                # A compressed file may consist of several streams, separated by zeros; continue with the next one.
                 self._packed = self._next_start(self._unpacker.unused_data.lstrip(b"\0"))
                 self._unpacker = _unpacker(self._packed)
             elif not self._packed and getattr(self._unpacker, "needs_input", True):
@@ -125,7 +125,7 @@ class Unpacked:
         return b""
 
     def _next_start(self, rest: bytes) -> bytes:
-        """Return the next bytes without padding, enough to detect the type of a stream that begins there."""
+        """Return the next bytes after the padding, enough to detect the type of the stream that begins with them."""
         while len(rest) < _MAGIC_BYTES and (piece := self._file.read(_PIECE)):
             self._effort.check()
             rest = (rest + piece).lstrip(b"\0")

@@ -1,4 +1,4 @@
-"""Instructions that occur in a program; they are hints and never requirements.
+"""Hints about the requirements of a program from the instructions that occur in it; hints are never requirements.
 
 A compiler records the features that it built for, but hand-written or guarded code may use more. Because a CPU feature
 test may guard an instruction, a hint states only that the instruction occurs, how often it occurs, and its feature.

@@ -123,7 +123,8 @@ def _written(platform: Any) -> str:
     if not all(isinstance(part, str) and _PART.fullmatch(part) for part in parts if part):
         raise malformed("a platform contains invalid characters")
     if needed := _field(platform, "os.features"):
-        # The OS features of nodes are unknown, so such an entry is listed but matches no node.
+        # The OS features of nodes are unknown. The features are therefore added to the name of the OS, so the entry is
+        # listed but matches no node.
         features = "+".join(str(feature)[:40] for feature in needed) if isinstance(needed, list) else "features"
         parts[0] = f"{parts[0]}({_ODD.sub('-', features)})"
     return "/".join(str(part) for part in parts if part)

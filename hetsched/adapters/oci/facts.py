@@ -1,11 +1,11 @@
-"""Image facts of a pod as part of its demand.
+"""Conversion of the facts about a pod's images into a demand of the pod.
 
 Facts are added to a pod when it is read. Their sources are the pod's annotation `hetsched.io/image-platforms` and, in a
 live cluster, the image indexes in registries, which take precedence. The annotation is a JSON object that maps each
 image to a list of platforms, or to a text with the reason why they are unknown. A node must support all images of a
-pod. An image without facts does not restrict the nodes and is marked as unknown. An empty list of platforms also means
-unknown. As in containerd, a 64-bit node accepts images that are built only for the 32-bit variant of its architecture.
-Image facts do not affect pods that select nodes with an OS other than Linux.
+pod. An image without facts, or with an empty list of platforms, does not restrict the nodes and is marked as unknown.
+As in containerd, a 64-bit node accepts images that are built only for the 32-bit variant of its architecture. Image
+facts do not affect pods that select nodes with an OS other than Linux.
 Source: public contract section 1; containerd/platforms.
 """
 
@@ -97,7 +97,7 @@ def _stated(image: str, said: object) -> ImageFacts:
 
 
 def _better(read: ImageFacts | None, stated: ImageFacts | None) -> ImageFacts | None:
-    """Return the facts read from a registry, else the facts stated before, else the reason why they are unknown."""
+    """Return the facts read from a registry, else the previous facts, else the reason why the facts are unknown."""
     if read is not None and (not read.unknown or stated is None or stated.unknown):
         return read
     return stated

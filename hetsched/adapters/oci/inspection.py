@@ -7,7 +7,8 @@ inspected files is limited; omissions are listed in `problems`.
 
 The program that a container of an image starts is the first word of Entrypoint, otherwise of Cmd; a name without a
 slash is looked up in the PATH of the configuration. A script is resolved to the interpreter in its first line by the
-same rules. Problems are returned, not raised, because another command may start the image.
+same rules. If the entry program cannot be determined, problems are returned, not raised, because the pod may state
+another command.
 Source: opencontainers/image-spec config.md; execve(2) "Interpreter scripts".
 """
 
@@ -111,7 +112,7 @@ class ProgramNeed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class Inspection(msgspec.Struct, frozen=True, rename="camel"):
-    """Inspection result. `requirements` is keyed by Kubernetes architecture; `requirement` is set if it is unique."""
+    """Inspection result; `requirements` is keyed by Kubernetes architecture, `requirement` is set if it is unique."""
 
     format: str
     requirements: dict[str, str | None]
@@ -227,7 +228,7 @@ def _raised(requirements: dict[str, str | None], image: Image, needs: list[Progr
                 f"{need.file} is a program for {_architecture(need)}, but the image is for {image.platform}"
             )
         elif (floor := requirements.get(architecture)) and need.requirement:
-            # The profile may already cover what the programs need; only requirements beyond the profile are added.
+            # A floor, for example a profile, that already covers the requirement of a program is not changed.
             raised = joint_requirement((floor, need.requirement)) if not _covers(floor, need.requirement) else floor
             requirements[architecture] = raised
     return warnings

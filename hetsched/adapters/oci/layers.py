@@ -3,8 +3,9 @@
 A program may be reached through links, and a later layer may replace or delete files of an earlier one. One pass over
 all layers records the final member of each path; a `.wh.` name deletes a path, and `.wh..wh..opq` empties its folder. A
 path is then resolved through symbolic links and read from its layer. A hard link refers to the content that its target
-has when the link is read; later changes of the target have no effect. In containerd, too, the link is another name of
-the target's inode. The number of members, the length of their names and their unpacked size are limited.
+has when the pass reaches the link; later changes of the target have no effect. This matches containerd, where the link
+is another name of the target's inode. The number of members, the length of their names and their unpacked size are
+limited.
 Source: opencontainers/image-spec layer.md; containerd pkg/archive/tar.go.
 """
 
@@ -95,7 +96,8 @@ class LayerFiles:
         """
         if len(path) > MAX_PATH:
             return None
-        # Each link may add `MAX_PATH` characters. The remaining parts are reversed, so removing the next part is cheap.
+        # The remaining path can be long, because each link may add `MAX_PATH` characters. Its parts are in reverse
+        # order, so that removing the next part is cheap.
         ahead, at, links = _reversed_parts(path), "/", 0
         while ahead:
             self._effort.check()
@@ -159,7 +161,7 @@ class LayerFiles:
             self._members.pop(path, None)
 
     def _linked(self, layer: int, target: str) -> _Member | None:
-        """Return the member for a hard link to this target, or None if the members read before include no such file."""
+        """Return the member to record for a hard link, or None if the target is not among the files read so far."""
         at = self._resolved(target, last=False)
         found = None if at is None else self._members.get(at)
         if at is None or found is None:

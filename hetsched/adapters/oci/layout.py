@@ -24,7 +24,7 @@ from .archive_reader import MAX_PATH, CarefulTarInfo, InspectionBudget, Readable
 from .documents import MAX_DOCUMENTS, check_digest, malformed, parse_document, platforms_of, split_digest
 from .layers import LayerFiles
 
-MAX_DOCUMENT_BYTES = 1 << 20  # nested documents need many times this size in memory
+MAX_DOCUMENT_BYTES = 1 << 20  # limit, because a nested document needs many times its size in memory
 _MAX_LINKS = 8
 _KEPT_BYTES = 8 << 20
 _SMALL_BYTES = 256 << 10

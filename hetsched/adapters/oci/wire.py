@@ -1,4 +1,4 @@
-"""GET requests to registries and the hosts that they redirect to, through `hetsched.adapters.http.outbound`.
+"""GET requests to registries, their token services and redirect targets, through `hetsched.adapters.http.outbound`.
 
 Registries must be allowed by the deployment; their token services and redirects may be at any public https address. A
 call takes at most `SECONDS`, and waits for data at most `QUIET_SECONDS`.

@@ -135,7 +135,7 @@ def _hpc_solver(draw: random.Random, name: str) -> Plain:
 
 
 def _pinned_solver(draw: random.Random, name: str) -> Plain:
-    """Build a pod with exclusive use of whole CPUs in one zone of a multi-zone machine."""
+    """Build a pod that uses whole CPUs exclusively, in one NUMA zone of a machine with several zones."""
     cpu, memory = draw.choice(("8", "16", "24")), "32Gi"
     # Requests equal limits, because kubelets give exclusive CPUs to Guaranteed pods only.
     limits = {"cpu": cpu, "memory": memory}
@@ -178,7 +178,7 @@ def _gang_training(draw: random.Random, name: str) -> Plain:
 
 
 def _urgent_serving(draw: random.Random, name: str) -> Plain:
-    """Build a pod that requests H100 GPUs with a priority high enough to preempt training."""
+    """Build a pod that requests H100 GPUs and whose priority is high enough to preempt training pods."""
     limits = {"nvidia.com/gpu": draw.choice(("2", "4"))}
     spec = _spec("16", "128Gi", limits=limits, tolerations=[_TRAINING], priority=5000)
     return _pod(name, "ml", spec, annotations={keys.GPU_MODEL: "H100"})

@@ -1,10 +1,11 @@
 """The openb trace (Alibaba GPU sharing, 2023): node and pod lists as CSV.
 
-A node is named `sn` and has `cpu_milli` millicores, `memory_mib` MiB, no limit on pods, architecture amd64 and `gpu`
-GPUs of type `model`. The facts of its GPUs are read from the accelerator table (unknown for types G1 to G3).
-A pod is named `default/<name>`. Its requests and limits are both set from its CPU and memory columns. It requests
-`num_gpu` GPUs and `gpu_milli` of each, and `gpu_spec` lists the exact model names. A row with `num_gpu` 0 requests no
-GPU, regardless of `gpu_milli`. qos, phase and all times are ignored. The multigpu lists have only five columns.
+Names in backquotes are columns. A node is named after `sn` and has `cpu_milli` millicores, `memory_mib` MiB, no limit
+on pods, architecture amd64 and `gpu` GPUs of type `model`. The facts of its GPUs are read from the accelerator table
+(unknown for types G1 to G3). A pod is named `default/<name>`. Its requests and limits are both set from its CPU and
+memory columns. It requests `num_gpu` GPUs and `gpu_milli` of each, and `gpu_spec` lists the exact model names. A row
+with `num_gpu` 0 requests no GPU, regardless of `gpu_milli`. qos, phase and all times are ignored. The multigpu lists
+have only five columns.
 Source: the public contract, "openb rows"; hkust-adsl/kubernetes-scheduler-simulator data/csv.
 Invariants: file order is kept; equal rows share one `Shape`; one invalid row makes the whole file invalid.
 """

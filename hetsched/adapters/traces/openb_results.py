@@ -29,9 +29,9 @@ Figures = dict[int, float]
 
 
 def read_published(data: bytes, name: str) -> dict[tuple[str, str], tuple[Figures, Figures]]:
-    """Map (trace, policy) to the allocated and the fragmented GPUs in percent of all GPUs.
+    """Return, by (trace, policy), the shares of allocated and of fragmented GPUs in percent of all GPUs.
 
-    Both are mappings whose keys are loads in percent of the capacity.
+    Each share is a mapping whose keys are loads in percent of the capacity.
 
     Raises: InputError `TraceHeaderInvalid` or `TraceRowInvalid`.
     """

@@ -226,9 +226,8 @@ def _topology(name: str, machine: MachineSet) -> Plain:
     }
 
 
-# Pods that run before the stream starts: (name, namespace, node stems, share of the node's CPU, GPUs,
-# thousandths of each GPU).
-# A service without stems runs once on every node, like a DaemonSet.
+# Services whose pods run before the stream starts: (name, namespace, node stems, share of the node's CPU, GPUs,
+# thousandths of each GPU). A service without node stems runs once on every node, like a DaemonSet.
 _SERVICES = (
     ("node-agent", "kube-system", "", 0.0, 0, 1000),
     ("gateway", "edge", "vf2 pi4", 0.25, 0, 1000),
