@@ -64,7 +64,8 @@ def _read_driver(tree: Tree, nvidia_smi: bytes | None, client: NvmlClient | None
     if nvidia_smi is not None:
         return read_nvidia_xml(nvidia_smi, tree.problems)
     if client is None and tree.is_this_machine:
-        # Without the driver's device node, loading the library would only show that there is no driver.
+        # The library is not loaded without the driver's device node, because it would only report that there is no
+        # driver.
         if _client is None and tree.exists("dev/nvidiactl"):
             _client = NvmlClient(bindings())
         client = _client

@@ -128,7 +128,7 @@ def strings(tree: Tree, path: str) -> list[str]:
     return [part.decode("ascii", "replace").strip() for part in data.split(b"\0") if part.strip()]
 
 
-# Enough for two thousand x86 CPUs with all their fields.
+# Limit that suffices for two thousand x86 CPUs with all fields.
 MAX_CPUINFO_BYTES = 4 << 20
 _MAX_SHOWN, _MAX_TEXT = 4096, 1000
 _LOADER = "/lib64/ld-linux-x86-64.so.2"

@@ -48,7 +48,7 @@ def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int]
     if count > len(online) or any(None in (cpu.core, cpu.socket, cpu.zone) for cpu in online):
         return None
     sizes = {level: Counter(getattr(cpu, level) for cpu in online) for level in ("socket", "zone", "core")}
-    # If a socket has several zones, the socket is the outer level and is used first.
+    # The kubelet uses the outer level first, which is the socket if a socket has several zones.
     levels = ("socket", "zone", "core") if len(sizes["zone"]) > len(sizes["socket"]) else ("zone", "socket", "core")
     free = {cpu.id: cpu for cpu in online}
     taken: set[int] = set()
@@ -240,7 +240,7 @@ def _as_state(tree: Tree, path: str, document: dict[str, Any]) -> CpuManagerStat
         exclusive[uid] = held
     if isinstance(pods, dict):
         for uid, whole in pods.items():
-            # The CPUs of the whole pod, which include the CPUs of its containers.
+            # This entry has the CPUs of the whole pod, which include the CPUs of its containers.
             cpus = (_lowercase_keys(whole) or {}).get("cpuset")
             if isinstance(cpus, str) and cpus:
                 exclusive.setdefault(uid, {}).setdefault("", cpus)

@@ -183,7 +183,7 @@ class Pinner:
                 if failure.away or late > MOST_LATE:
                     raise
                 found = None
-            # If its CPUs are unknown, the container may run on every CPU.
+            # A container whose CPUs are unknown is treated as running on every CPU.
             self._current[member.id] = _mask(machine.online if not found else found & machine.online or machine.online)
         self._last_plan = wanted.containers
 
