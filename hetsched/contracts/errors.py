@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Rejected input; no part of it has been applied. `warnings` are about the same input."""
+    """Rejection of input, of which no part has been applied; `warnings` are about the same input."""
 
     def __init__(self, code: str, message: str, *, place: str = "", hint: str = "") -> None:
         super().__init__(message)

@@ -108,7 +108,7 @@ def replace_pod(message: Message, pod: str) -> Message:
 
 
 def format_pods(pods: Iterable[Value], most: int = MOST_NAMED, *, count: int = 0) -> Message:
-    """Format the first `most` pods and the number of the others; `count` is the total number, if larger."""
+    """Format the first `most` pods and the number of further pods; `count` is the total, if `pods` is only a part."""
     keys = list(pods)
     shown = joined(", ", keys[:most])
     others = max(count, len(keys)) - len(keys[:most])

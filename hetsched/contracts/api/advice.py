@@ -118,7 +118,7 @@ class Cost(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Search(msgspec.Struct, frozen=True, rename="camel"):
-    """Extent of the search for a plan: the number of moves tried, the limits, and a lower bound for any plan.
+    """Extent of the search for a plan: the number of moves tried, the limits, and a lower bound on the moves of a plan.
 
     No plan has fewer than `atLeast` moves. `fewest` means that the plan found has exactly `atLeast` moves.
     """

@@ -182,7 +182,7 @@ class Evicted(msgspec.Struct, frozen=True, rename="camel"):
 class Balance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Balance of a cluster: mean over Ready nodes of 1 - population variance of the node's utilisations.
 
-    `stale_samples` lists the nodes whose measured usage is too old, so that requests are used instead.
+    `stale_samples` lists the nodes whose measured usage is too old; their requests are used instead.
     """
 
     before: float

@@ -35,7 +35,7 @@ class SilentNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Discovery(msgspec.Struct, frozen=True, rename="camel"):
-    """One discovery run on a cluster; `differing` counts the differences found, and `written` those corrected."""
+    """One discovery run on a cluster; `differing` counts the differences found, and `written` the corrected ones."""
 
     at: str = ""
     writes: bool = False

@@ -75,7 +75,7 @@ def steady_parts(report: AgentReport) -> AgentReport:
 def durable_parts(report: AgentReport) -> AgentReport:
     """Return a report with only the parts that determine facts about the machine, without usage, pins and shared CPUs.
 
-    Of the devices that the kubelet assigned, only those with zones and those of unknown pods remain.
+    Of the devices that the kubelet assigned, only devices with zones and devices of unknown pods remain.
     """
     zones, kubelet = report.zones, report.kubelet
     if zones is not None:
