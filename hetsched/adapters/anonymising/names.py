@@ -72,7 +72,7 @@ class NameAnonymizer:
         return self.of(KEY, key, stays=well_known.is_known_key(key))
 
     def value(self, key: str, value: str) -> str:
-        """Rename the value of a label or a taint, or a value that it is compared with."""
+        """Rename the value of a label or a taint, or a value that a selector or toleration compares it with."""
         if key == well_known.HOST_NAME:
             return self.node(value)
         if key == well_known.NAMESPACE_NAME:
@@ -104,7 +104,7 @@ class NameAnonymizer:
         return tuple(sorted(self.resources(dict(resources)).items()))
 
     def zone(self, name: str) -> str:
-        """Rename a NUMA zone and keep the number at its end, by which readers match zones."""
+        """Rename a NUMA zone but keep the number at the end of its name, because zones are matched by this number."""
         found = _ZONE.fullmatch(name)
         assert found is not None  # the pattern matches any text
         return self.of(ZONE_STEM, found[1], stays=found[1] in well_known.ZONE_STEMS) + (found[2] or "")

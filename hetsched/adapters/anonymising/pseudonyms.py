@@ -41,7 +41,7 @@ class Realm(NamedTuple):
 
 
 class Pseudonyms:
-    """Collects names until `settle` is called, and returns their pseudonyms afterwards."""
+    """Collector of names until `settle` is called, and their pseudonyms afterwards."""
 
     def __init__(self) -> None:
         self._names: dict[Realm, set[str]] = {}
@@ -69,7 +69,7 @@ class Pseudonyms:
 
 
 def _numbered(realm: Realm, names: set[str], staying: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield each of `names` with its pseudonym; names in `staying` remain unchanged and only affect the stems."""
+    """Yield (name, pseudonym) for `names`; names in `staying` remain unchanged and only affect the choice of stems."""
     digits = max(_LEAST_DIGITS, len(str(len(names))))
     number = 0
     for low, run, high in _runs(realm, names, staying):

@@ -1,4 +1,4 @@
-"""Mapping of a source's node names to nodes of the cluster.
+"""Mapping of the names by which a source identifies nodes to the nodes of the cluster.
 
 The first label that matches a node is used, in the order `node`, `kubernetes_node`, `nodename`, `instance`. A value is
 a node's name or one of its addresses, either with an optional port. The part of a node's name before the first dot is

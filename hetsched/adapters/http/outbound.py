@@ -99,7 +99,7 @@ def is_place(text: str) -> bool:
 
 
 def check(url: str, allowed: AllowedHosts) -> SplitResult:
-    """Run all checks of an address that do not need DNS, and return its parts. Raises: OutboundError."""
+    """Run the checks of an address that do not need DNS, and return the parts of the address. Raises: OutboundError."""
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         _refuse("AddressRefused", Message("{text} is not a valid URL", text=repr(url[:100])))
     try:

@@ -1,6 +1,6 @@
 """RBAC rights that hetsched needs at an API server, and a check of each through a SelfSubjectAccessReview.
 
-`RIGHTS` is the single table: the connection test checks every entry, and the manifests grant exactly these rights.
+All rights are listed in `RIGHTS`: the connection test checks every entry, and the manifests grant exactly these rights.
 Rights to submit are needed in the enrolled namespaces only. Rights on kinds that the API server does not serve are not
 checked.
 Source: Kubernetes documentation, "Checking API access" (SelfSubjectAccessReview).

@@ -49,7 +49,7 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
 
 
 def release(api: Api, request: BindingRequest) -> None:
-    """Remove the pod's reservations, and the allocations made for it that have no other users. Raises: ApiFailure."""
+    """Remove the pod's reservations, and allocations made for the pod that have no other user. Raises: ApiFailure."""
     for name in request.device_claims:
         claim = _read(api, name, request.namespace)
         if claim is None:

@@ -116,7 +116,7 @@ class InformerStore:
                 self._read_pod(event.key, body)
         elif resource is NODES:
             fields = None if body is None else node_fields(body)
-            # Most updates of a node are heartbeats, which change no field that is read.
+            # Skip heartbeats, which are most updates of a node and change no field that is read.
             if was_odd or fields is None or fields != self._nodes.get(event.key):
                 _put(self._nodes, event.key, fields)
                 self._dirty[event.key] = None
@@ -131,7 +131,7 @@ class InformerStore:
             self._redefined.add(part)
 
     def only_binds(self, event: Upserted) -> bool:
-        """Return whether a pod has only been bound, or changed its status, since `take` last returned it."""
+        """Return whether an event only binds a pod or changes its status, compared with the last state returned."""
         known = self._unbound.get(event.key)
         if known is None or known.digest is None or event.key in self._dirty_pods:
             return False
@@ -141,7 +141,7 @@ class InformerStore:
             return False
 
     def skip(self, event: Upserted) -> None:
-        """Record that a pod is bound, from an event for which `only_binds` is true."""
+        """Drop the stored state of a pending pod that is now bound, without reading the pod; requires `only_binds`."""
         self.quarantined.pop((PODS.plural, event.key), None)
         for kept in (self._wanting, self._by_policy, self._dirty_pods, self._unbound):
             kept.pop(event.key, None)
@@ -166,7 +166,7 @@ class InformerStore:
                 report = self._read_node(name)
                 if self._is_rebooted(name):
                     changes.rebooted.add(name)
-                # Most updates of a node are heartbeats, after which the report is the same.
+                # Skip heartbeats, which are most updates of a node and do not change its report.
                 if report is not None and report != self._reports.get(name):
                     self._reports[name] = report
                     changes.nodes.append(report)
@@ -284,7 +284,7 @@ class InformerStore:
             return msgspec.structs.replace(report, problems=(*report.problems, *odd), source="api-server")
 
     def _is_rebooted(self, name: str) -> bool:
-        """Return whether a node reports a new boot id; processes from before the reboot have ended."""
+        """Return whether a node reports a new boot id, which means that all its earlier processes have ended."""
         try:
             boot = FieldView(json.loads(self._nodes[name])).view("status").view("nodeInfo").text("bootID")
         except (InputError, ValueError, RecursionError):

@@ -41,7 +41,7 @@ Plain = dict[str, Any]
 
 
 class PublishedNode(msgspec.Struct, frozen=True):
-    """A node and its objects as read from the API server; None for an object that does not exist."""
+    """A node and the objects about it, as read from the API server; an object that does not exist is None."""
 
     node: Plain
     topology: Plain | None = None
@@ -243,7 +243,7 @@ def _counted(stated: Mapping[str, str]) -> dict[str, str]:
 def _object(
     kind: Resource, published: PublishedNode, there: Plain | None, content: Plain, conflicts: list[FieldConflict]
 ) -> Write | None:
-    """Return the write of an object named after the node, or None if it is unchanged or another manager owns it."""
+    """Return the write of an object about the node, or None if the object is unchanged or not managed by discovery."""
     if there is not None:
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:
@@ -278,7 +278,7 @@ def _topology(numa: NumaReport) -> Plain:
 
 
 def _rounded_capacity(zone: NumaZone) -> NumaZone:
-    """Round the capacity left by co-located load down to 0.1 CPU, because it changes often and writes are expensive."""
+    """Round a zone's offline capacity down to 0.1 CPU: it changes often, and each published change is a write."""
     remaining = zone.offline_capacity_millis
     allocatable = {name: zone.allocatable.get(name, amount) for name, amount in zone.capacity.items()}
     return msgspec.structs.replace(

@@ -138,7 +138,7 @@ def create(api: Api, target: ObjectToCreate) -> SubmissionResponse:
 
 
 def delete(api: Api, target: ObjectToCreate, uid: str) -> SubmissionResponse:
-    """Delete an object and its dependents; the result is DONE if there is no such object of ours."""
+    """Delete an object and its dependents; the result is also DONE if the submission's object does not exist."""
     try:
         if not uid:
             found = _meta(api.get(_path(target)))
@@ -153,7 +153,7 @@ def delete(api: Api, target: ObjectToCreate, uid: str) -> SubmissionResponse:
 
 
 def read(api: Api, target: ObjectToCreate, uid: str) -> SubmissionResponse:
-    """Read the state of a Job; `gone` if it does not exist or has another uid."""
+    """Read the state of a Job, which is `gone` if no Job with this name and uid exists."""
     try:
         found = json.loads(api.get(_path(target)))
     except ApiFailure as failure:

@@ -89,7 +89,7 @@ class _PodSpecFields(TypedDict, total=False):
     topologySpreadConstraints: Any
     volumes: list[_VolumeFields | None] | None
     workloadRef: Any
-    # Pod-level resources are read like those of a container.
+    # Fields of a container: the reader of container resources also reads pod-level resources, from the spec.
     name: Any
     image: Any
     restartPolicy: Any

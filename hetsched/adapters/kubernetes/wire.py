@@ -163,7 +163,7 @@ class _Connection:
         return int(status[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
     def _body(self, method: str, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
-        """Return the body, and whether the server marks its end by closing the connection."""
+        """Return the body, and whether the server marks the end of the body by closing the connection."""
         if method == "HEAD" or status in _BODYLESS:
             return b"", False
         if headers.get("transfer-encoding", "").lower() == "chunked":

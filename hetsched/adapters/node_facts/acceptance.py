@@ -195,7 +195,7 @@ def _same(reported: tuple[GpuCard, ...], before: dict[int, GpuCard], *, recreate
 
 
 def _in_place(reported: tuple[GpuCard, ...], same: dict[int, int], before: dict[int, GpuCard]) -> list[GpuCard | None]:
-    """Give known GPUs their known index, and other GPUs an index that no known GPU has."""
+    """Return the reported GPUs with known GPUs under their known index, and new GPUs under an unused index."""
     moved, used = dict(same), set(before)
     for card in reported:
         if card.index not in moved:
@@ -269,7 +269,7 @@ def _only(zone: NumaZone, cpus: frozenset[int]) -> NumaZone:
 
 
 def _with(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...], lost: frozenset[int]) -> tuple[NumaZone, ...]:
-    """Return the zones with their lost CPUs added back, including zones that are missing completely."""
+    """Return the reported zones with their lost CPUs added back, and the zones with lost CPUs that are not reported."""
     found = {zone.name: zone for zone in zones}
     for zone in known:
         own = parse_cpuset(zone.cpus or "") & lost
@@ -296,7 +296,7 @@ def _memory(zones: tuple[NumaZone, ...]) -> int:
 
 
 def _remembering(zones: tuple[NumaZone, ...], known: tuple[NumaZone, ...]) -> tuple[NumaZone, ...]:
-    """Return the reported zones with the memory of the known zones of the same name."""
+    """Return the reported zones, with their amounts of memory replaced by those of the known zones of the same name."""
     before = {zone.name: zone for zone in known}
     return tuple(
         _replace(

@@ -237,7 +237,7 @@ def _capacity(zone: MachineZone, cpus: frozenset[int] | None, problems: Problems
 
 
 def _huge_pages(zone: MachineZone, problems: Problems) -> dict[str, int]:
-    """Return huge pages as Kubernetes counts them: bytes by `hugepages-<size>`."""
+    """Return the huge pages of a zone as Kubernetes resources: `hugepages-<size>` in bytes."""
     found: dict[str, int] = {}
     for size, count in list(zone.hugepages.items())[:MOST_NAMED]:
         match = _PAGE_SIZE.fullmatch(size)
@@ -295,7 +295,7 @@ def card_facts(cards: tuple[MachineCard, ...] | None, problems: Problems) -> tup
 
 
 def _card_problem(card: MachineCard, found: dict[int, GpuCard], uuids: set[str]) -> str:
-    """Return why a GPU cannot be allocated as a whole, or an empty message if it can."""
+    """Return the reason why a GPU cannot be allocated as a whole, or an empty message if there is none."""
     if not 0 <= card.index < MAX_CARDS:
         return f"CardOutOfBounds: card index {card.index} is not between 0 and {MAX_CARDS - 1}"
     if card.index in found or card.uuid in uuids:

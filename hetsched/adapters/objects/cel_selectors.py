@@ -28,7 +28,7 @@ Answer = tuple[bool | None, str]
 
 
 class CelExpression:
-    """One compiled expression; `problem` is the reason if it can never be evaluated."""
+    """One compiled expression; `problem` is set if the expression cannot be evaluated for any device."""
 
     def __init__(self, text: str) -> None:
         self.text = text

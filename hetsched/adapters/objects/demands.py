@@ -307,7 +307,7 @@ def group_name(name: str) -> str:
 
 
 def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -> tuple[str, str]:
-    """Return the policy for the pod and the rule that selects it, or two empty strings if the pod names none."""
+    """Return the policy that the pod names and the rule by which it names it, or two empty strings if it names none."""
     if keys.POLICY in annotations:
         policy, rule = annotations[keys.POLICY].strip(), "annotation"
     elif scheduler_name.startswith(f"{keys.SCHEDULER}-"):

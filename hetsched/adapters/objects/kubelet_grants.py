@@ -26,7 +26,7 @@ Near = dict[str, dict[str, str]]  # resource -> device -> the zone that the devi
 
 
 def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problems: list[str]) -> Near:
-    """Return the NUMA zone of each healthy device by resource and ID; GPUs are omitted, as `GpuCard` has them."""
+    """Return the NUMA zone of each healthy device by resource and ID; GPUs are omitted (their zone is in `GpuCard`)."""
     names = {zone.name for zone in zones}
     found: Near = {}
     for resource, devices in sorted(kubelet.device_zones.items()):

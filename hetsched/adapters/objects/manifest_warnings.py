@@ -103,7 +103,7 @@ def manifest_warnings(
     """
     offered = _NodeResources(known)
     misspelt = (_of_document(each, offered) if workload else _of_settings(each) for each in documents)
-    # Misspellings come first, because strict mode rejects them and the limit must not cut them off.
+    # Misspellings come first, so that the limit does not remove warnings that strict mode rejects.
     found = chain(misspelt, map(_not_simulated, documents))
     return tuple(islice(chain.from_iterable(found), MOST))
 

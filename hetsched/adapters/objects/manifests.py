@@ -137,7 +137,7 @@ class _Reading:
         )
 
     def _named(self, root: FieldView) -> FieldView:
-        """Give an object with `generateName` its name, as the API server would."""
+        """Set the name of an object with `generateName`, as the API server would."""
         meta = root.view("metadata")
         stem = meta.text("generateName")
         if not stem or "name" in meta:

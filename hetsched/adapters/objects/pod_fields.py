@@ -68,7 +68,10 @@ def namespace_of_pod(meta: FieldView) -> str:
 
 
 def controller_of(meta: FieldView) -> tuple[str, str]:
-    """Return the pod's controller as `Kind/name` and its uid; the Deployment is returned instead of its ReplicaSet."""
+    """Return the pod's controller as `Kind/name`, and the uid of the owner.
+
+    A ReplicaSet of a Deployment is named as the Deployment, but the uid is that of the ReplicaSet.
+    """
     owner = next((o for o in meta.views("ownerReferences") if o.flag("controller")), None)
     if owner is None:
         return "", ""

@@ -142,7 +142,7 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
 
 
 class _Resize:
-    """The kubelet's report of in-place resizes; it is empty if the pod has no status."""
+    """In-place resizes of a pod as the kubelet reports them; empty if the pod has no status."""
 
     def __init__(self, status: FieldView | None) -> None:
         self._status = FieldView({}) if status is None else status

@@ -29,7 +29,7 @@ NO_PLATFORM = "the image lists no platform"
 
 
 def with_facts(pod: PodSpec, known: Mapping[str, ImageFacts]) -> PodSpec:
-    """Return a pod with the known facts of its images; an image without a new fact keeps its previous fact."""
+    """Return a pod with the `known` facts about its images; an image without a known fact keeps its previous fact."""
     stated = {facts.image: facts for facts in pod.image_facts}
     facts = tuple(_better(known.get(image), stated.get(image)) for image in pod.images)
     found = tuple(fact for fact in facts if fact is not None)

@@ -1,4 +1,4 @@
-"""Reader of a pod's export annotations, for facts that the single container of an export cannot express.
+"""Reader of the annotations in which an export records facts that the exported pod's single container cannot express.
 
 A value that an export cannot have written raises InputError or, for the list of problems, becomes a problem.
 """

@@ -114,7 +114,7 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
 def _native_group(group: PodGroup) -> Plain:
     spec: Plain = {"schedulingPolicy": {"gang": {"minCount": group.min_member}}}
     if group.unsupported:
-        # The content records only that the field is set, not its value.
+        # The content records only that the field is set, not its value, so a placeholder is exported.
         spec[group.unsupported.removeprefix("spec.")] = {"export": True}
     return spec
 
