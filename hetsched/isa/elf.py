@@ -133,7 +133,7 @@ _FLOAT_ABI_LETTERS = {0: "", 2: "f", 4: "d", 6: "q"}
 
 
 class ElfNeed(msgspec.Struct, frozen=True):
-    """Requirement of a program (None for machines outside the ISA lattice), and the `evidence` for it in the file."""
+    """ISA requirement of an ELF program (None if its machine type is not modelled), and the `evidence` in the file."""
 
     machine: str
     bits: int

@@ -87,7 +87,7 @@ def flush() -> int:
 
 
 def set_values(metric: Metric, values: Mapping[Sequence[str], float]) -> None:
-    """Set the current values of a metric by labels; delete the rows of all other labels."""
+    """Set the current value of a metric for each label set; delete the rows of all other label sets."""
     rows = {_key(metric, labels): value for labels, value in values.items()}
     old = Figure.objects.filter(name=metric.name).exclude(labels__in=[labels for _, labels, _ in rows])
     old.delete()

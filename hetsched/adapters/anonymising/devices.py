@@ -24,7 +24,7 @@ from hetsched.contracts.objects.devices import (
 from .names import WITHHELD, NameAnonymizer, renamed
 from .realms import ATTRIBUTE, ATTRIBUTE_NUMBER, ATTRIBUTE_TEXT, DEVICE_CLAIM, DEVICE_CLASS, POOL, SELECTOR
 
-_DOMAIN = "hetsched.io"  # domain of the attributes that contain selector results
+_DOMAIN = "hetsched.io"  # domain of the generated attributes: each replaces a CEL selector and contains its result
 
 
 class DeviceNames:

@@ -161,7 +161,7 @@ class NameAnonymizer:
         )
 
 
-# -- values without names ----------------------------------------------------------------------------------------------
+# -- helpers, and values that are not renamed --------------------------------------------------------------------------
 
 
 def renamed(rename: Callable[[_T], _T], found: Iterable[_T]) -> tuple[_T, ...]:

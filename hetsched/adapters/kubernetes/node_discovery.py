@@ -210,7 +210,7 @@ def _present(present: Mapping[str, str], names: Iterable[str]) -> dict[str, str]
 def _capacity(
     published: PublishedNode, facts: NodeReport, doubted: frozenset[str], conflicts: list[FieldConflict]
 ) -> Write | None:
-    """Return the write of network and disk bandwidth as extended resources, or None if nothing changes."""
+    """Return the patch that publishes network and disk bandwidth as extended resources, or None if nothing changes."""
     allocatable = facts.allocatable
     amounts = {name: str(allocatable[name]) for name in OUR_RESOURCES if name in allocatable and name not in doubted}
     status = published.node.get("status") or {}
@@ -243,7 +243,7 @@ def _counted(stated: Mapping[str, str]) -> dict[str, str]:
 def _object(
     kind: Resource, published: PublishedNode, there: Plain | None, content: Plain, conflicts: list[FieldConflict]
 ) -> Write | None:
-    """Return the write of an object about the node, or None if the object is unchanged or not managed by discovery."""
+    """Return the request that writes an object about the node; None if it is unchanged or not managed by discovery."""
     if there is not None:
         meta = there["metadata"]
         if (meta.get("labels") or {}).get(keys.MANAGED_BY) != MANAGER:

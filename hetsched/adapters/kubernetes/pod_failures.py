@@ -50,7 +50,7 @@ _LONGEST = 1000
 
 
 def has_stopped(status: FieldView) -> bool:
-    """Return whether any container of a pod waits or has terminated, in the current or the previous run."""
+    """Return whether any container of a pod is waiting or terminated, in its `state` or its `lastState`."""
     states = (container.view(key) for container in _containers(status) for key in ("state", "lastState"))
     return any("waiting" in state or "terminated" in state for state in states)
 

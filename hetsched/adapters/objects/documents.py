@@ -56,7 +56,7 @@ class Document(msgspec.Struct, frozen=True):
     path: str = ""
 
     def locate(self, error: InputError) -> InputError:
-        """Return an error inside this object with its full location, such as `cluster.yaml#3 spec.replicas`."""
+        """Return the error with its full location: file, document and path, as in `cluster.yaml#3 spec.replicas`."""
         return _with_prefix(f"{self.file}#{self.number}", error.at(self.path))
 
 

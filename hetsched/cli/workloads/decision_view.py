@@ -68,7 +68,7 @@ def show_decision(out: Console, decision: Decision, why: PodWhy | None = None) -
 
 
 def _show_why(out: Console, why: PodWhy, decision: Decision) -> None:
-    """Print changes that would place the pod, its pending time by reason, and what changed since the attempt before."""
+    """Print request changes that would make the pod fit, its pending time by reason, and changes of the reasons."""
     if why.decision is not None and why.decision != decision.id:
         _print(out, f"a later decision exists: hetsched explain {why.decision}", "bold")
     if why.outlook is not None:

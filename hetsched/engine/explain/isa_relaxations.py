@@ -33,7 +33,7 @@ _ANOTHER_BUILD = 2 * RULE_SIZE
 
 
 def instruction_sets(shape: Shape, state: ClusterState) -> Iterator[Relaxation]:
-    """Yield the relaxation of the instruction set, if the pod requests one."""
+    """Yield a relaxation of the pod's instruction-set requirement, if it has one."""
     if shape.isa is not None and shape.isa.source != KUBERNETES_ARCH:
         yield _InstructionSet(state)
 

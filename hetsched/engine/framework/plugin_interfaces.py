@@ -155,7 +155,7 @@ class CountsZoneMemory(Protocol):
 
 @runtime_checkable
 class HasStaticKey(Protocol):
-    """STATIC plugin whose result many shapes share."""
+    """STATIC plugin whose cached result is shared by all shapes with the same key."""
 
     def static_key(self, request: Request) -> Hashable:
         """Return a key; requests with the same key get the same results until the inventory changes."""

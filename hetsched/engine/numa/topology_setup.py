@@ -1,4 +1,4 @@
-"""Topology settings of a node: awareness, its kubelet's policies and options, and its CPUs as the kubelet sees them.
+"""Topology settings of a node: default of topology awareness, policies, options and CPU numbers of its kubelet.
 
 Source: gocrane `NodeResourceTopology`; public contract section 1.
 """

@@ -167,7 +167,7 @@ class PreemptiblePods:
         possible: Callable[[Columns, Rows], Rows],
         short: Callable[[Rows], tuple[Rows, Ints]],
     ) -> Bounds:
-        """Return lower bounds of the cost to make room for a shape in the current state.
+        """Return lower bounds on the cost of making room for a shape in the current state.
 
         `possible` returns the rows on which a pod of the shape fits if all preemptible pods are removed. `short`
         returns the requested resources (k,) and how much the rows (n,) lack of them (k, n). Both belong to `owner`, a

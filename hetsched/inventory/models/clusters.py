@@ -157,7 +157,7 @@ class Connection(models.Model):
     server = models.CharField(_("API server"), max_length=300, blank=True)
     # The uid of the namespace kube-system, stored at the first contact. A cluster with another uid is rejected.
     cluster_uid = models.CharField(_("uid of the cluster"), max_length=64, blank=True)
-    # The holder identity with which this database acquires the cluster's Lease.
+    # The holder identity with which the processes of this installation acquire the cluster's Lease.
     installation = models.UUIDField(_("installation"), default=uuid.uuid4, editable=False)
     enrolled_namespaces = models.JSONField(_("namespaces for submissions"), default=list, blank=True)
     # Whether the pull secrets of pods are read to look up their images.

@@ -67,7 +67,7 @@ def shuffled(nodes: Sequence[NodeReport], seed: int) -> list[NodeReport]:
 
 
 def with_ties(spec: PolicySpec, rule: TieRule, seed: int) -> PolicySpec:
-    """Return the policy with a tie rule; a policy with random ties keeps them, with this seed."""
+    """Return the policy with this tie-breaking rule and seed; one that breaks ties at random only gets the seed."""
     by: Literal["name", "random"] = "random" if rule == "random" or spec.ties.by == "random" else "name"
     return msgspec.structs.replace(spec, ties=Ties(by=by, seed=seed))
 

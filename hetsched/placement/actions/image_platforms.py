@@ -113,7 +113,7 @@ class _Images:
             self.facts[image] = ImageFacts(image, unknown=Message(_NOT_ALLOWED, host=reference.host))
 
     def _ask(self) -> None:
-        """Insert rows for unknown images and request reads of known images that are due again."""
+        """Insert rows for unknown images; request another read of each known image whose read is due."""
         secrets = self._secrets()
         new = [
             ImageIndex(

@@ -27,7 +27,7 @@ _KEY = re.compile(r"(?<![\w./-])([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/[a-z0-9]"
 
 
 def redact_if_named(text: str, is_visible: IsVisible) -> Message:
-    """Return a text without parameters, hidden completely if it may name a pod of a namespace that is not visible."""
+    """Redact a text without parameters: hide it completely if it may name a pod of a namespace that is not visible."""
     return Message(text if all(is_visible(found[1]) for found in _KEY.finditer(text)) else HIDDEN)
 
 

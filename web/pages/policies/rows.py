@@ -40,9 +40,11 @@ class ParameterField(msgspec.Struct, frozen=True):
 
     @property
     def bounds(self) -> str:
-        """Return the bounds as text, or "" if the parameter has no lower bound."""
+        """Return the bounds as text, or "" if the parameter has none."""
         if self.least is not None and self.most is not None:
             return f"{self.least:g}–{self.most:g}"
+        if self.most is not None:
+            return f"≤ {self.most:g}"
         return f"≥ {self.least:g}" if self.least is not None else ""
 
 

@@ -39,7 +39,7 @@ class Taints:
         return request.shape.tolerations
 
     def pre_filter(self, request: Request, state: ClusterState) -> None:
-        # Store the list of taint sets, not the results, because hypothetical windows may add taint sets later.
+        # Keep the list of taint sets, not the results, because a what-if evaluation may append taint sets.
         request.memo[_PREPARED] = state.taint_sets.values
 
     def filter(self, request: Request, nodes: Window) -> Bools:
