@@ -51,7 +51,7 @@ def advise(
             "--filename",
             "-f",
             metavar="FILE",
-            help="File with the pods to make room for, or with pending pods that need rare nodes.",
+            help="Pods to make room for, or pending pods that need nodes with a scarce instruction set.",
         ),
     ] = None,
     goal: Annotated[

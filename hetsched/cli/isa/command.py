@@ -155,7 +155,7 @@ def check_command(
     required: Annotated[
         str,
         typer.Argument(
-            help="ISA required by a program; - reads lines with REQUIRED, a tab and OFFERED from standard input."
+            help="ISA required by a program; - reads tab-separated pairs REQUIRED, OFFERED (one per line) from stdin."
         ),
     ],
     offered: Annotated[str | None, typer.Argument(help="ISA offered by a machine.")] = None,

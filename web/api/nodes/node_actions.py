@@ -67,7 +67,10 @@ def _act(cluster: Cluster, name: str, asked: NodeAction, actor: Actor) -> None:
 def _maintenance_part(asked: NodeAction) -> tuple[str, str]:
     if (asked.card is None) == (asked.zone is None):
         raise InputError(
-            "ActionIncomplete", "maintenance requires a card or a zone", place="card", hint="Send either card or zone"
+            "ActionIncomplete",
+            "the request names no GPU and no zone for maintenance",
+            place="card",
+            hint="Send either card or zone",
         )
     return ("card", str(asked.card)) if asked.card is not None else ("zone", asked.zone or "")
 
