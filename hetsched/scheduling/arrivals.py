@@ -27,9 +27,10 @@ from hetsched.inventory.node_loads import ClusterColumns, Contradiction
 from hetsched.placement.actions.image_platforms import allowed_registries
 from hetsched.placement.actions.submissions import build_pod_rows
 from hetsched.placement.actions.watch.placed_arrivals import record_placed_arrivals
+from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
+from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, has_active_pods
 from hetsched.placement.scheduling_queue.decision_time import namespaces_over_share
 from hetsched.placement.scheduling_result import Result

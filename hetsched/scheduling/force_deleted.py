@@ -18,9 +18,9 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.times import rfc3339
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.post_filter import Attempt
+from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.models.holds import MARK
 from hetsched.placement.queries.orphaned_pods import orphaned_pods
-from hetsched.placement.scheduler_cache import ClusterSnapshot
 
 HELD = "HeldByForceDeletedPod"
 _MOST_NODES = 4

@@ -21,10 +21,10 @@ from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.explain.decision_matrix import best
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
+from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.models.holds import MARK
-from hetsched.placement.scheduler_cache import ClusterSnapshot
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import ReservationUse
 

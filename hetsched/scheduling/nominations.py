@@ -19,8 +19,8 @@ from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.post_filter import Attempt
+from hetsched.placement.cluster_snapshot import ClusterSnapshot, Nominee
 from hetsched.placement.models.holds import MARK, own_name
-from hetsched.placement.scheduler_cache import ClusterSnapshot, Nominee
 from hetsched.placement.scheduling_result import NominatedNode
 
 

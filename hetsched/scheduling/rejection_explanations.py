@@ -14,7 +14,7 @@ from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.diagnosis import Diagnosis
-from hetsched.placement.scheduler_cache import ClusterSnapshot
+from hetsched.placement.cluster_snapshot import ClusterSnapshot
 
 from .force_deleted import ForceDeleted
 

@@ -31,7 +31,8 @@ from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.simulation.evictions import evictions
 from hetsched.placement.actions.evictions import unevictable_pods
-from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache
+from hetsched.placement.cluster_snapshot import ClusterSnapshot
+from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS
 from hetsched.placement.scheduling_result import Result

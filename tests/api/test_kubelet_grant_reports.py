@@ -21,9 +21,10 @@ from hetsched.contracts.messages.agent_report import (
 )
 from hetsched.contracts.objects.node_report import KubeletGrant, NumaReport
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.kubelet_pods import pods_with_grants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import a_node, a_pod
 from tests.situations import a_cluster, submitted
 from workers import schedule

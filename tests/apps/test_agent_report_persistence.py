@@ -20,9 +20,9 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import apply_changes
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.situations import placing, recorded, submitted

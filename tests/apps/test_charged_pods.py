@@ -12,9 +12,10 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 

@@ -35,9 +35,10 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.actions import apply_changes
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import a_node
 from tests.builtins import builtin_policies
 from tests.situations import ALICE, a_cluster

@@ -19,10 +19,11 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import apply_changes, begin_binding, decisions, terminating_pods
 from hetsched.placement.actions.terminating_pods import ANOTHER_MACHINE, release_orphaned_pods
 from hetsched.placement.actions.transfer import export_cluster
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.orphaned_pods import orphaned_pods
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.scheduling import worker_host
 from hetsched.storage.snapshot_read import database_now
 from tests.builders import PodBuilder, a_node, a_pod

@@ -9,9 +9,10 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import details_of
 from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import DeviceChanges, reconcile_devices
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import DevicePluginAllocation, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import PodBuilder, a_card, a_node, a_pod
 from tests.situations import a_cluster, placing, recorded, submitted
 

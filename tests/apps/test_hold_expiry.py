@@ -24,9 +24,9 @@ from hetsched.placement.actions import (
     prune_holds,
     submit,
 )
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Hold, IdempotencyKey, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state
 from tests.builders import a_node, a_pod
 from tests.situations import ALICE, a_cluster
 

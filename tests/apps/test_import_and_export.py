@@ -18,10 +18,10 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.actions import export_cluster, import_cluster
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries import topics
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state
 from hetsched.policies.models import PolicyRevision
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.situations import ALICE, a_cluster, placed, placing, recorded, submitted

@@ -20,10 +20,11 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes, begin_binding, delete_former_reservations
 from hetsched.placement.actions.transfer import export_cluster
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.replay import read_stream
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.models import PolicyRevision
 from hetsched.scheduling import worker_host

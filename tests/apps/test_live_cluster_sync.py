@@ -16,9 +16,9 @@ from hetsched.inventory.node_events import is_synced
 from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import apply_changes, begin_binding
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.situations import placing, recorded

@@ -12,8 +12,9 @@ from hetsched.contracts.times import rfc3339
 from hetsched.contracts.units import CPU
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import export_cluster, import_cluster, release
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.lifecycle import State
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.situations import ALICE, placed

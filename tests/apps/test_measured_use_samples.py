@@ -13,7 +13,8 @@ from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.actions import apply_changes
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.cluster_snapshot import load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 

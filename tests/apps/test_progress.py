@@ -22,10 +22,10 @@ from hetsched.placement.actions import (
     set_priority,
     start,
 )
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation, ReservedCard, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import load_state
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from tests.builders import a_node, a_pod
 from tests.situations import ALICE, a_cluster, placed, placing, recorded, refusing, submitted

@@ -10,11 +10,12 @@ from django.utils import timezone
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
 from hetsched.placement.actions import delete_finished_workloads, release, retention
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries import topics
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import a_pod
 from tests.situations import a_cluster, placed
 

@@ -15,9 +15,10 @@ from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, DeviceUs
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement.actions import apply_changes
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import SchedulerCache, cache_of, load_state
+from hetsched.placement.scheduler_cache import SchedulerCache, cache_of
 from tests.builders import a_node, a_pod
 from tests.situations import a_cluster, placed
 from tests.walk import Walk

@@ -18,9 +18,10 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.node_loads import advance
 from hetsched.placement.actions import release
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.storage.write_lock import write_transaction
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.situations import a_cluster, placed, submitted

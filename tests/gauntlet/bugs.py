@@ -51,7 +51,7 @@ BUGS = (
     Bug(
         "K5", "a standby does not take in what the leader gave", "koordinator-sh/koordinator#1289",
         "hetsched/placement/scheduler_cache.py",
-        "            if not _contains_revision(snapshot, reservation.revision) and not released:\n",
+        "            if not contains_revision(snapshot, reservation.revision) and not released:\n",
         "            if False and not released:\n",
         "tests/apps/test_scheduler_cache.py::"
         "test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild",

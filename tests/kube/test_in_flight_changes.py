@@ -12,9 +12,10 @@ import pytest
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.informer_host import InformerHost

@@ -22,10 +22,11 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
 from hetsched.placement.actions import evictions
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Reservation
 from hetsched.placement.queries.decision_matrix import matrix_of
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer

@@ -17,9 +17,10 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, apply_changes, write_placement_effects
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_result import Result
 from hetsched.scheduling import arrivals
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch

@@ -13,13 +13,14 @@ from hetsched.contracts.objects.cluster import ClusterContent, ElasticQuota
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
-from hetsched.placement import scheduler_cache as snapshots
+from hetsched.placement import cluster_snapshot as snapshots
 from hetsched.placement.actions import Conflict, import_cluster, record
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.decision_matrix import matrix_of
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.actions import activate, save_draft
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.situations import ALICE, a_cluster, placed, placing, submitted

@@ -18,8 +18,9 @@ from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 from hetsched.inventory.collection import configure
 from hetsched.inventory.connection_check import check_cluster
 from hetsched.inventory.models import Cluster, Collector, Node
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.situations import ALICE, a_cluster, submitted
 from tests.system.processes import wait_until

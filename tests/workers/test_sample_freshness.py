@@ -34,9 +34,10 @@ from hetsched.inventory.sample_expiry import expire_samples
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import merge
 from hetsched.placement.actions import apply_changes, export_cluster
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.placement.scheduling_result import Result
 from tests.builders import NodeBuilder, a_node, a_pod

@@ -18,11 +18,12 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_loads import advance
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement import actions
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_loop, worker_host
 from hetsched.scheduling.leases import leading

@@ -33,9 +33,10 @@ from hetsched.engine.explain.comparison import Comparison, compare
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.journal import counters, metric_names
+from hetsched.placement.cluster_snapshot import ClusterSnapshot, load_state
 from hetsched.placement.models import Judgement, Reservation, Shadow
 from hetsched.placement.models.reservations import CONTINUED
-from hetsched.placement.scheduler_cache import ClusterSnapshot, SchedulerCache, load_state
+from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.policies.effective import active_specs
 from hetsched.storage.write_lock import write_transaction
 

@@ -52,11 +52,11 @@ from hetsched.policies.models import Policy
 from hetsched.storage.batches import batched
 from hetsched.storage.write_lock import write_transaction
 
+from ..cluster_snapshot import load_state
 from ..lifecycle import HOLDING, QUEUED
 from ..models import Pod, Reservation
 from ..models.holds import MARK
 from ..reservation_ledger import ReservedPod, insert, rewrite_loads
-from ..scheduler_cache import load_state
 from .submissions import submit
 
 _HOLDING = [state.value for state in HOLDING]

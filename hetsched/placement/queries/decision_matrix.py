@@ -26,8 +26,8 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.simulation.what_if import expected_use
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod
-from hetsched.placement.scheduler_cache import load_state
 from hetsched.placement.scheduling_queue.node_backoffs import avoided
 from hetsched.policies.actions import check_policy
 from hetsched.policies.models import PolicyRevision

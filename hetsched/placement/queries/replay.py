@@ -47,9 +47,9 @@ from hetsched.lab.rerun import (
     rerun,
     side,
 )
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.models.reservations import CONTINUED
-from hetsched.placement.scheduler_cache import load_state
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import PolicyRevision
 from hetsched.policies.plan_contracts import PreviewParameters

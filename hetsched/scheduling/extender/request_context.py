@@ -25,8 +25,9 @@ from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_events import is_synced
 from hetsched.placement.actions.submissions import build_pod_rows
+from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.models import Pod
-from hetsched.placement.scheduler_cache import ClusterSnapshot, cache_of
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.effective import active_specs
 
 from .pod_slots import PodSlots

@@ -15,9 +15,10 @@ from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync
 from hetsched.placement.actions import Contradiction, apply_changes, reserve_requested
 from hetsched.placement.actions.image_platforms import ImageReading, claim_images, record_readings
+from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod, Reservation
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.placement.scheduler_cache import cache_of, load_state
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import active_pods
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.extender import binding

@@ -11,10 +11,10 @@ from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
+from hetsched.placement.cluster_snapshot import state_of
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.reservation_ledger import ReservedPod
-from hetsched.placement.scheduler_cache import state_of
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.hot_statements import NODES
 
