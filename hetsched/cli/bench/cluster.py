@@ -12,69 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
-from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
-from hetsched.adapters.kubernetes.reflector import Reflector, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, PODS
-from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 from hetsched.lab.bench.processes import cpu_of, used_seconds
 
-AT_ONCE = 16
+from .cluster_objects import AT_ONCE, LABEL, PodWatch, delete_labelled, require_empty
+from .rivals import Rival, hetsched, kube_scheduler, run_scheduler, wait_until_idle
+
 RATE_PER_SECOND = 100
-_LABEL = "hetsched.io/bench"
-_OURS, _THEIRS = "hetsched", "default-scheduler"
-_PATIENCE_SECONDS = 300.0
 _ZONES = 3
 _MIN_REPORTED_MS = 0.005
-_SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
 # The cases whose ratios are reported, and the names of these ratios.
 _COMPARED = {": backlog": "", ": created to bound": ", created to bound", ": created to bound, p99": ", p99"}
-
-
-class _BoundSpec(msgspec.Struct):
-    node: str = msgspec.field(default="", name="nodeName")
-
-
-class _EventMeta(msgspec.Struct):
-    name: str
-    namespace: str = ""
-    labels: dict[str, str] = {}
-
-
-class _EventObject(msgspec.Struct):
-    metadata: _EventMeta
-
-
-class _PodEvent(msgspec.Struct):
-    metadata: _EventMeta
-    spec: _BoundSpec
-
-
-_pod = msgspec.json.Decoder(_PodEvent)
-_object = msgspec.json.Decoder(_EventObject)
-
-
-class Rival(msgspec.Struct, frozen=True):
-    """Scheduler under test; `command` returns its command line, given a kubeconfig and a working folder."""
-
-    case: str
-    name: str
-    command: Callable[[Path, Path], Sequence[str]]
 
 
 def run(
@@ -82,21 +41,22 @@ def run(
     *,
     nodes: int,
     pods: int,
-    kube_scheduler: Path,
+    program: Path,
     turns: int = 1,
     progress: Progress | None = None,
 ) -> Scenario:
-    """Measure hetsched and kube-scheduler alternately, and kube-scheduler also with `percentageOfNodesToScore` 100.
+    """Measure hetsched and kube-scheduler alternately, and kube-scheduler (`program`) also with every node scored.
 
     Raises: InputError `ClusterInUse`; ApiFailure.
     """
     api = Api(from_kubeconfig(kubeconfig), agent="hetsched-bench")
-    if api.list_all(NODES)[0]:
-        raise InputError(
-            "ClusterInUse", "the API server has nodes", hint="Use an empty API server, for example from `make kube-up`"
-        )
+    require_empty(api)
     notify = progress or (lambda *_: None)
-    rivals = _rivals(kube_scheduler)
+    rivals = [
+        hetsched(),
+        kube_scheduler(program),
+        kube_scheduler(program, case="kube-scheduler, every node scored", percentage=100),
+    ]
     found: dict[str, list[list[BenchmarkRow]]] = {rival.case: [] for rival in rivals}
     missing = 0
     with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as folder, _fleet(api, nodes):
@@ -143,56 +103,26 @@ def _ratios(
     return [row(f"{ours} / {theirs}{suffix}", "ratio", values) for suffix, values in found.items()]
 
 
-def _rivals(kube_scheduler: Path) -> list[Rival]:
-    def ours(kubeconfig: Path, folder: Path) -> Sequence[str]:
-        command = [sys.executable, "-m", "hetsched.cli", "scheduler", "--no-web", "--name", "bench"]
-        return [*command, "--kubeconfig", str(kubeconfig), "--data", str(folder / "data")]
-
-    def theirs(percentage: int) -> Callable[[Path, Path], Sequence[str]]:
-        def command(kubeconfig: Path, folder: Path) -> Sequence[str]:
-            configuration = {
-                "apiVersion": "kubescheduler.config.k8s.io/v1",
-                "kind": "KubeSchedulerConfiguration",
-                "leaderElection": {"leaderElect": False},
-                "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 10000},
-                "percentageOfNodesToScore": percentage,
-            }
-            written = folder / f"kube-scheduler-{percentage}.json"
-            written.write_text(json.dumps(configuration))
-            return [
-                str(kube_scheduler), f"--config={written}", "--secure-port=0",
-                f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
-            ]  # fmt: skip
-
-        return command
-
-    return [
-        Rival("hetsched", _OURS, ours),
-        Rival("kube-scheduler", _THEIRS, theirs(0)),
-        Rival("kube-scheduler, every node scored", _THEIRS, theirs(100)),
-    ]
-
-
 def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) -> tuple[list[BenchmarkRow], int]:
     """Return the result rows of one scheduler, and the number of pods that it did not bind."""
     (cluster,) = json.loads(kubeconfig.read_text())["clusters"]
     port = urlsplit(cluster["cluster"]["server"]).port or 443
-    with _BindingWatch(api) as watch:
+    with PodWatch(api) as watch:
         _create(api, rival, "backlog", range(pods))
-        with _run_scheduler(rival.command(kubeconfig, folder), folder / "log") as process:
-            watch.wait_for(1)  # the start of the scheduler is not measured
-            used = [cpu_of(process, api_port=port)]
-            watch.wait_for(pods)
+        with run_scheduler(rival.command(kubeconfig, folder), folder / "log") as process:
+            watch.wait_for_count(1)  # the start of the scheduler is not measured
+            used = [cpu_of(process.pid, api_port=port)]
+            watch.wait_for_count(pods)
             times = sorted(watch.bound.values())
             rate = (len(times) - 1) / max(times[-1] - times[0], 1e-3) if times else 0.0
-            _wait_until_idle(process)
-            used.append(cpu_of(process, api_port=port))
+            wait_until_idle(process.pid)
+            used.append(cpu_of(process.pid, api_port=port))
             sent = _create(api, rival, "steady", range(pods), per_second=RATE_PER_SECOND)
-            watch.wait_for(2 * pods)
-            used.append(cpu_of(process, api_port=port))
+            watch.wait_for_count(2 * pods)
+            used.append(cpu_of(process.pid, api_port=port))
         waited = [1000 * (watch.bound[name] - at) for name, at in sent.items() if name in watch.bound]
         missing = 2 * pods - len(watch.bound)
-    _delete(api, PODS, "default")
+    delete_labelled(api, PODS)
     rows = [row(f"{rival.case}: backlog", "pods/s", [rate])]
     if waited:
         waited.sort()
@@ -218,7 +148,7 @@ def _fleet(api: Api, count: int) -> Iterator[None]:
             "metadata": {
                 "name": f"bench-{number:05}",
                 "labels": {
-                    _LABEL: "1", "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
+                    LABEL: "1", "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
                     "kubernetes.io/hostname": f"bench-{number:05}",
                     "topology.kubernetes.io/zone": f"z{number % _ZONES}",
                 },
@@ -232,12 +162,12 @@ def _fleet(api: Api, count: int) -> Iterator[None]:
             list(threads.map(lambda node: api.send("POST", NODES.path(), json.dumps(node).encode()), nodes))
         yield
     finally:
-        _delete(api, PODS, "default")
-        _delete(api, NODES)
+        delete_labelled(api, PODS)
+        delete_labelled(api, NODES)
 
 
 def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_second: float = 0.0) -> dict[str, float]:
-    """Create pods, immediately or at a rate; return the time at which each request was sent."""
+    """Create pods, immediately or at a rate; return the time of each request by `namespace/name`."""
     sent: dict[str, float] = {}
     began = time.monotonic()
 
@@ -247,90 +177,12 @@ def _create(api: Api, rival: Rival, kind: str, numbers: Sequence[int], *, per_se
         requests = {"cpu": f"{100 * (1 + number % 4)}m", "memory": f"{128 * (1 + number % 4)}Mi"}
         container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": requests}}
         pod = {
-            "metadata": {"name": f"{kind}-{number}", "labels": {_LABEL: "1"}},
+            "metadata": {"name": f"{kind}-{number}", "labels": {LABEL: "1"}},
             "spec": {"schedulerName": rival.name, "containers": [container]},
         }
-        sent[f"{kind}-{number}"] = time.monotonic()
+        sent[f"default/{kind}-{number}"] = time.monotonic()
         api.send("POST", PODS.path(namespace="default"), json.dumps(pod).encode())
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(create, numbers))
     return sent
-
-
-def _delete(api: Api, resource: Resource, namespace: str = "") -> None:
-    """Delete the created objects one by one: deleting a large collection would exceed the request timeout."""
-
-    def delete(name: str) -> None:
-        try:
-            api.send("DELETE", resource.path(namespace=namespace, name=name), query={"gracePeriodSeconds": "0"})
-        except ApiFailure as failure:
-            if failure.status != 404:
-                raise
-
-    listed = (_object.decode(body).metadata for body in api.list_all(resource)[0])
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        list(threads.map(delete, [one.name for one in listed if one.namespace == namespace and _LABEL in one.labels]))
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _run_scheduler(command: Sequence[str], log: Path) -> Iterator[int]:
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_idle(root: int) -> None:
-    """Wait until a scheduler uses little CPU, so that its work for the backlog does not affect the steady phase."""
-    until = time.monotonic() + _SETTLE_SECONDS
-    while time.monotonic() < until:
-        before = sum(cpu_of(root).values())
-        time.sleep(1.0)
-        if sum(cpu_of(root).values()) - before < _SETTLED_CORES:
-            return
-
-
-class _BindingWatch:
-    """Records the time at which a watch first showed each pod with a node."""
-
-    def __init__(self, api: Api) -> None:
-        self.bound: dict[str, float] = {}
-        self._ended = threading.Event()
-        self._more = threading.Condition()
-        self._reflector = Reflector(api, PODS, sleep=lambda s: None, ended=self._ended.is_set)
-
-    def __enter__(self) -> _BindingWatch:
-        threading.Thread(target=self._read, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-
-    def _read(self) -> None:
-        for event in self._reflector.events():
-            if not isinstance(event, Upserted):
-                continue
-            pod = _pod.decode(event.body)
-            if pod.spec.node and pod.metadata.name not in self.bound:
-                with self._more:
-                    self.bound[pod.metadata.name] = time.monotonic()
-                    self._more.notify_all()
-
-    def wait_for(self, count: int) -> None:
-        """Wait until `count` pods are bound, or until no pod was bound for `_PATIENCE_SECONDS`."""
-        with self._more:
-            while len(self.bound) < count and self._more.wait(_PATIENCE_SECONDS):
-                pass

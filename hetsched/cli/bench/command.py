@@ -122,7 +122,7 @@ def _on_cluster(
         hint = "Use --kube-scheduler PROGRAM, for example the one that `make kube` builds"
         raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler", hint=hint)
     document = read_kubeconfig(kubeconfig, "")
-    return partial(cluster.run, document, nodes=nodes, pods=pods, kube_scheduler=Path(found), turns=turns)
+    return partial(cluster.run, document, nodes=nodes, pods=pods, program=Path(found), turns=turns)
 
 
 def _show(result: Scenario) -> None:

@@ -1,0 +1,95 @@
+"""Schedulers under test: their command lines, and their processes during a measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hetsched.lab.bench.processes import cpu_of
+
+_SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
+_STOP_SECONDS = 30
+
+
+class Rival(msgspec.Struct, frozen=True):
+    """Scheduler under test.
+
+    `case` labels its results, `name` is the schedulerName of its pods, and `command` returns its command line, given a
+    kubeconfig and a working folder.
+    """
+
+    case: str
+    name: str
+    command: Callable[[Path, Path], Sequence[str]]
+
+
+def hetsched() -> Rival:
+    """Return hetsched as a standalone scheduler with SQLite in the working folder, without web processes."""
+
+    def command(kubeconfig: Path, folder: Path) -> Sequence[str]:
+        words = [sys.executable, "-m", "hetsched.cli", "scheduler", "--no-web", "--name", "bench"]
+        return [*words, "--kubeconfig", str(kubeconfig), "--data", str(folder / "data")]
+
+    return Rival("hetsched", "hetsched", command)
+
+
+def kube_scheduler(
+    program: Path, *, case: str = "kube-scheduler", percentage: int = 0, arguments: Sequence[str] = ()
+) -> Rival:
+    """Return kube-scheduler with the client limits of scheduler_perf.
+
+    `percentage` is percentageOfNodesToScore, 0 for the default sampling; `arguments` are added to the command line.
+    """
+
+    def command(kubeconfig: Path, folder: Path) -> Sequence[str]:
+        configuration = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 10000},
+            "percentageOfNodesToScore": percentage,
+        }
+        written = folder / f"kube-scheduler-{percentage}.json"
+        written.write_text(json.dumps(configuration))
+        return [
+            str(program), f"--config={written}", "--secure-port=0",
+            f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}", *arguments,
+        ]  # fmt: skip
+
+    return Rival(case, "default-scheduler", command)
+
+
+@contextlib.contextmanager
+def run_scheduler(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Context manager that runs a scheduler, with its output in `log`, and interrupts it at the end."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until_idle(root: int) -> None:
+    """Wait until a process tree is nearly idle, so that events of the previous phase do not affect the next one."""
+    until = time.monotonic() + _SETTLE_SECONDS
+    while time.monotonic() < until:
+        before = sum(cpu_of(root).values())
+        time.sleep(1.0)
+        if sum(cpu_of(root).values()) - before < _SETTLED_CORES:
+            return
