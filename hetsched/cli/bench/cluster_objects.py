@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -63,10 +64,16 @@ def require_empty(api: Api) -> None:
         )
 
 
-def delete_labelled(api: Api, resource: Resource) -> None:
-    """Delete all objects of a kind that have the benchmark's label, and remove their finalizers.
+def labelled_names(api: Api, resource: Resource) -> list[str]:
+    """Return the names of the objects of a kind that have the benchmark's label. Raises: ApiFailure."""
+    return [one.name for one in _listed(api, resource) if LABEL in one.labels]
 
-    The objects are deleted one by one: deleting a large collection would exceed the request timeout.
+
+def delete_labelled(api: Api, resource: Resource, *, all_in: Collection[str] = ()) -> None:
+    """Delete the objects of a kind that have the benchmark's label or are in a namespace of `all_in`.
+
+    Their finalizers are removed. The objects are deleted one by one: deleting a large collection would exceed the
+    request timeout. Raises: ApiFailure.
     """
 
     def delete(meta: _Meta) -> None:
@@ -79,9 +86,13 @@ def delete_labelled(api: Api, resource: Resource) -> None:
             if failure.status != 404:
                 raise
 
-    listed = (_object.decode(body).metadata for body in api.list_all(resource)[0])
+    wanted = [one for one in _listed(api, resource) if LABEL in one.labels or one.namespace in all_in]
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        list(threads.map(delete, [one for one in listed if LABEL in one.labels]))
+        list(threads.map(delete, wanted))
+
+
+def _listed(api: Api, resource: Resource) -> list[_Meta]:
+    return [_object.decode(body).metadata for body in api.list_all(resource)[0]]
 
 
 class PodWatch:
@@ -160,12 +171,11 @@ class PodWatch:
                 self._more.notify_all()
         if self._evict and pod.metadata.deleted and key not in self._evicted and not self._ended.is_set():
             self._evicted.add(key)
-            self._kubelet.submit(self._delete, pod.metadata)
+            with contextlib.suppress(RuntimeError):  # the watch ended in between
+                self._kubelet.submit(self._delete, pod.metadata)
 
     def _delete(self, meta: _Meta) -> None:
         """Delete a terminating pod; failures are ignored, because the benchmark deletes the remaining pods."""
-        try:
+        with contextlib.suppress(ApiFailure):
             path = PODS.path(namespace=meta.namespace, name=meta.name)
             self._api.send("DELETE", path, query={"gracePeriodSeconds": "0"})
-        except ApiFailure:
-            pass

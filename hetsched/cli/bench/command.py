@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hetsched.lab.bench.measure import Scenario
 
 EXIT_CHECK_FAILED = 1
+_SIZE, _QUICK_SIZE = "500Nodes", "5Nodes"
 
 
 class Benchmark(enum.StrEnum):
@@ -33,6 +34,10 @@ class Benchmark(enum.StrEnum):
     CLUSTER = "cluster"
     WATCH = "watch"
     CONSOLE = "console"
+
+
+class Suite(enum.StrEnum):
+    SCHEDULER_PERF = "scheduler-perf"
 
 
 def bench(
@@ -76,6 +81,30 @@ def bench(
             help="Path to kube-scheduler, by default the program on PATH; only for the scenario cluster.",
         ),
     ] = None,
+    suite: Annotated[
+        Suite | None,
+        typer.Option(help="Run workloads of Kubernetes' scheduler_perf instead; only for the scenario cluster."),
+    ] = None,
+    scheduler_perf: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder test/integration/scheduler_perf of k8s.io/kubernetes, by default of the newest version in Go's"
+            " module cache.",
+        ),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="WORKLOAD",
+            help="Name of the workloads to run, by default 500Nodes; repeatable. A test case without this workload is"
+            " skipped.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Test case of scheduler_perf to run; repeatable.")
+    ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Run a performance scenario: decisions per second, ISA matching, what-if, evictions, cluster, watch,
@@ -84,9 +113,22 @@ def bench(
     The exit code is 1 if a result was wrong, for example decisions that differ from a full evaluation, a what-if that
     changed state, or pods that were never bound.
     """
-    if scenario is Benchmark.CLUSTER:
+    show: Callable[[Scenario], None] = _show
+    if scenario is Benchmark.CLUSTER and suite is not None:
+        from .scheduler_perf import suite as scheduler_perf_suite
+        from .scheduler_perf import table as scheduler_perf_table
+
+        document, program = _rivals(kubeconfig, kube_scheduler)
+        folder = scheduler_perf or scheduler_perf_suite.find_configurations()
+        names = sizes or [_QUICK_SIZE if quick else _SIZE]
+        measured = partial(scheduler_perf_suite.run, document, configurations=folder, sizes=names, only=only or ())
+        run, show = partial(measured, program=program, turns=turns), scheduler_perf_table.show
+    elif scenario is Benchmark.CLUSTER:
+        from . import cluster
+
+        document, program = _rivals(kubeconfig, kube_scheduler)
         size = (20, 40) if quick else (nodes or 1000, pods or 2000)
-        run = _on_cluster(kubeconfig, kube_scheduler, *size, turns)
+        run = partial(cluster.run, document, nodes=size[0], pods=size[1], program=program, turns=turns)
     elif scenario is Benchmark.WATCH:
         from . import watch
 
@@ -105,15 +147,15 @@ def bench(
     if output is OutputFormat.JSON:
         print_json(to_plain(result))
     else:
-        _show(result)
+        show(result)
     raise typer.Exit(EXIT_CHECK_FAILED if result.checks.different else 0)
 
 
-def _on_cluster(
-    kubeconfig: Path | None, program: Path | None, nodes: int, pods: int, turns: int
-) -> Callable[..., Scenario]:
-    from . import cluster
+def _rivals(kubeconfig: Path | None, program: Path | None) -> tuple[dict[str, Any], Path]:
+    """Return the kubeconfig and the path of kube-scheduler.
 
+    Raises: InputError `ConnectionUnclear`, `ProgramMissing`.
+    """
     if kubeconfig is None:
         hint = "Use --kubeconfig FILE with an API server without nodes, for example from `make kube-up`"
         raise InputError("ConnectionUnclear", "scenario `cluster` needs an API server", place="--kubeconfig", hint=hint)
@@ -121,8 +163,7 @@ def _on_cluster(
     if found is None:
         hint = "Use --kube-scheduler PROGRAM, for example the one that `make kube` builds"
         raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler", hint=hint)
-    document = read_kubeconfig(kubeconfig, "")
-    return partial(cluster.run, document, nodes=nodes, pods=pods, program=Path(found), turns=turns)
+    return read_kubeconfig(kubeconfig, ""), Path(found)
 
 
 def _show(result: Scenario) -> None:

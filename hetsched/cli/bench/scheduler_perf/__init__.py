@@ -1,0 +1,1 @@
+"""Workloads of Kubernetes' scheduler_perf on hetsched and kube-scheduler: configurations, operations, results."""
