@@ -46,6 +46,8 @@ PACKAGES = {  # Debian package that contains the program, if its name differs
     "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu",
 }
 
+MODULES = {"k8s.io/kubernetes"}  # Go modules whose source is read, from the module cache of the user
+
 skipped: Counter[str] = Counter()  # by part: the tests of this run that were skipped because it is missing
 
 
@@ -76,8 +78,21 @@ def require(part: str) -> Path:
     pytest.skip(reason)
 
 
+def require_module(module: str, version: str) -> Path:
+    """Return the folder of a Go module's source; if it is not in the module cache, skip the calling test."""
+    home = Path(os.environ.get("HETSCHED_TEST_PROGRAMS", Path.home() / ".cache")).parent  # see tests/isolation.py
+    cache = Path(os.environ.get("GOMODCACHE") or Path(os.environ.get("GOPATH") or home / "go") / "pkg/mod")
+    folder = cache / f"{module}@v{version}"
+    if folder.is_dir():
+        return folder
+    skipped[module] += 1
+    pytest.skip(f"{module} {version} is not in Go's module cache; {advice(module)}")
+
+
 def advice(part: str) -> str:
     """Return how to install a missing part."""
+    if part in MODULES:
+        return f"get it with: go -C tests/kube mod download {part}"
     if part in BUILT:
         return "build it with: make kube (needs Go)"
     return f"get it with: apt-get install {PACKAGES.get(part, part)}"

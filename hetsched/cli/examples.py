@@ -29,7 +29,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hetsched experiment isamatch",
         "hetsched experiment all --report report/",
     ),
-    "bench": ("hetsched bench engine",),
+    "bench": (
+        "hetsched bench engine",
+        "hetsched bench cluster --kubeconfig FILE --suite scheduler-perf --size 500Nodes --only SchedulingBasic",
+    ),
     "isa": (
         "hetsched isa parse rv64gc_zba",
         "hetsched isa check x86-64-v3 x86-64-v4",

@@ -71,7 +71,7 @@ def measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, workload: Wo
     log = folder / "log"
     try:
         with PodWatch(api, evict=True) as watch, run_scheduler(rival.command(kubeconfig, folder), log) as process:
-            run = _Run(ObjectFactory(api, rival.name), watch, workload, process)
+            run = _Run(ObjectFactory(api, rival.name), watch, workload, process, log)
             try:
                 return run.measured()
             except (ApiFailure, RunFailed) as failure:
@@ -84,12 +84,18 @@ def measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, workload: Wo
 
 class _Run:
     def __init__(
-        self, objects: ObjectFactory, watch: PodWatch, workload: Workload, process: subprocess.Popen[bytes]
+        self,
+        objects: ObjectFactory,
+        watch: PodWatch,
+        workload: Workload,
+        process: subprocess.Popen[bytes],
+        log: Path,
     ) -> None:
         self._objects = objects
         self._watch = watch
         self._workload = workload
         self._process = process
+        self._log = log
         self._ended = threading.Event()
         self._background: list[threading.Thread] = []
         self._unfinished: dict[str, list[str]] = {}
@@ -102,8 +108,8 @@ class _Run:
 
     def measured(self) -> Measurement:
         """Run the operations in order; return the measurement. Raises: ApiFailure, RunFailed."""
-        if self._wait([self._objects.warm_up()], _START_SECONDS):
-            raise RunFailed(f"the scheduler bound no pod within {_START_SECONDS:.0f} s of its start")
+        if self._wait([self._objects.warm_up()], patience=_START_SECONDS):
+            raise RunFailed(self._reason(_START_SECONDS))
         self._objects.end_warm_up()
         time.sleep(_SETTLE_SECONDS)
         for number, operation in enumerate(self._workload.operations):
@@ -140,7 +146,8 @@ class _Run:
                 keys = [key for one in wanted for key in self._unfinished.get(one, ())]
                 attempted = operation.stage_requirement == "Attempted"
                 if missing := self._wait(keys, attempted=attempted):
-                    raise RunFailed(f"{len(missing)} of {len(keys)} pods did not reach {operation.stage_requirement}")
+                    stage = operation.stage_requirement
+                    raise RunFailed(f"{len(missing)} of {len(keys)} pods are not {stage}: {self._reason()}")
             case Sleep():
                 self._ended.wait(operation.seconds)
             case CreateAny():
@@ -195,15 +202,14 @@ class _Run:
         missing = self._wait(sent)
         if not operation.collect_metrics:
             if missing:
-                raise RunFailed(
-                    f"{len(missing)} of {len(sent)} pods of an operation before the measured one are not bound"
-                )
+                text = f"{len(missing)} of {len(sent)} pods of an operation that is not measured are not bound"
+                raise RunFailed(f"{text}: {self._reason()}")
             return
         bound = [self._watch.bound[key] for key in sent if key in self._watch.bound]
         waited = sorted(1000 * (self._watch.bound[key] - at) for key, at in sent.items() if key in self._watch.bound)
         rate = len(bound) / max(max(bound) - began, 1e-3) if bound else 0.0
         self._measurement = Measurement(
-            rate, len(sent) / max(created - began, 1e-3), tuple(waited), len(missing), self._reason(missing)
+            rate, len(sent) / max(created - began, 1e-3), tuple(waited), len(missing), self._reason() if missing else ""
         )
 
     def _wait(
@@ -213,12 +219,12 @@ class _Run:
             keys, attempted=attempted, patience=patience, ended=lambda: self._process.poll() is not None
         )
 
-    def _reason(self, missing: set[str]) -> str:
-        if not missing:
-            return ""
-        if self._process.poll() is not None:
-            return f"the scheduler ended with exit code {self._process.returncode}"
-        return f"no further pod was bound for {PATIENCE_SECONDS:.0f} s"
+    def _reason(self, patience: float = PATIENCE_SECONDS) -> str:
+        """Return why a wait ended: the scheduler's exit code with the last line of its log, or the lost patience."""
+        if self._process.poll() is None:
+            return f"no further pod for {patience:.0f} s"
+        lines = self._log.read_text(errors="replace").splitlines()
+        return f"the scheduler ended with exit code {self._process.returncode}: {lines[-1] if lines else ''}"
 
     # -- in the background ---------------------------------------------------------------------------------------------
 
