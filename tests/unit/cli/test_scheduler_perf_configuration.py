@@ -104,7 +104,7 @@ def test_pod_sets_become_one_operation_for_each_namespace(tmp_path: Path) -> Non
         ({"opcode": "createPods", "count": 1, "steadyState": True}, "the field steadyState of createPods"),
         ({"opcode": "createPods", "countParam": "$absent"}, "no parameter $absent"),
         ({"opcode": "createPods", "count": "many"}, "createPods: Expected `int`"),
-        ({"opcode": "barrier", "stageRequirement": "Bound"}, "the stage Bound is not supported"),
+        ({"opcode": "barrier", "stageRequirement": "Bound"}, "barrier: Invalid enum value 'Bound'"),
         ({"opcode": "createAny", "templatePath": "../templates/absent.yaml"}, "absent.yaml cannot be read"),
         (
             {"opcode": "createAny", "templatePath": "../templates/resourceclaimtemplate.yaml"},

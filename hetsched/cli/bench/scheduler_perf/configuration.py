@@ -16,7 +16,7 @@ import yaml
 
 from hetsched.contracts.errors import InputError
 
-from .operations import KINDS, Barrier, CreatePods, Operation, operation_of
+from .operations import KINDS, CreatePods, Operation, operation_of
 from .templates import Template, TemplateError
 
 FILE_NAME = "performance-config.yaml"
@@ -135,8 +135,6 @@ def _operation(fields: Mapping[str, Any], default_pod: str | None) -> Operation:
         operation = operation_of(fields)
     except ValueError as error:
         raise Unsupported(str(error)) from None
-    if isinstance(operation, Barrier) and operation.stage_requirement not in ("Scheduled", "Attempted"):
-        raise Unsupported(f"barrier: the stage {operation.stage_requirement} is not supported")
     if isinstance(operation, CreatePods) and not operation.pod_template_path and default_pod:
         return msgspec.structs.replace(operation, pod_template_path=default_pod)
     return operation

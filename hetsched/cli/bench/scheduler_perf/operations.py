@@ -90,7 +90,7 @@ class Churn(_Operation, frozen=True, tag="churn"):
 
 class Barrier(_Operation, frozen=True, tag="barrier"):
     namespaces: tuple[str, ...] = ()
-    stage_requirement: str = "Scheduled"
+    stage_requirement: Literal["Scheduled", "Attempted"] = "Scheduled"
 
 
 class Sleep(_Operation, frozen=True, tag="sleep"):
