@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.05
 _MERGE = "application/merge-patch+json"
 
 
-class _Meta(msgspec.Struct):
+class _WatchedMeta(msgspec.Struct):
     name: str
     namespace: str = ""
     labels: dict[str, str] = {}
@@ -30,30 +30,30 @@ class _Meta(msgspec.Struct):
     deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
 
 
-class _Object(msgspec.Struct):
-    metadata: _Meta
+class _WatchedObject(msgspec.Struct):
+    metadata: _WatchedMeta
 
 
-class _Spec(msgspec.Struct):
+class _WatchedSpec(msgspec.Struct):
     node: str = msgspec.field(default="", name="nodeName")
 
 
-class _Condition(msgspec.Struct):
+class _WatchedCondition(msgspec.Struct):
     type: str
 
 
-class _Status(msgspec.Struct):
-    conditions: list[_Condition] = []
+class _WatchedStatus(msgspec.Struct):
+    conditions: list[_WatchedCondition] = []
 
 
-class _Pod(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec
-    status: _Status = msgspec.field(default_factory=_Status)
+class _WatchedPod(msgspec.Struct):
+    metadata: _WatchedMeta
+    spec: _WatchedSpec
+    status: _WatchedStatus = msgspec.field(default_factory=_WatchedStatus)
 
 
-_object = msgspec.json.Decoder(_Object)
-_pod = msgspec.json.Decoder(_Pod)
+_object = msgspec.json.Decoder(_WatchedObject)
+_pod = msgspec.json.Decoder(_WatchedPod)
 
 
 def require_empty(api: Api) -> None:
@@ -76,7 +76,7 @@ def delete_labelled(api: Api, resource: Resource, *, all_in: Collection[str] = (
     request timeout. Raises: ApiFailure.
     """
 
-    def delete(meta: _Meta) -> None:
+    def delete(meta: _WatchedMeta) -> None:
         path = resource.path(namespace=meta.namespace, name=meta.name)
         try:
             if meta.finalizers:
@@ -91,7 +91,7 @@ def delete_labelled(api: Api, resource: Resource, *, all_in: Collection[str] = (
         list(threads.map(delete, wanted))
 
 
-def _listed(api: Api, resource: Resource) -> list[_Meta]:
+def _listed(api: Api, resource: Resource) -> list[_WatchedMeta]:
     return [_object.decode(body).metadata for body in api.list_all(resource)[0]]
 
 
@@ -159,7 +159,7 @@ class PodWatch:
             elif isinstance(event, Upserted):
                 self._record(event.key, _pod.decode(event.body))
 
-    def _record(self, key: str, pod: _Pod) -> None:
+    def _record(self, key: str, pod: _WatchedPod) -> None:
         self.present[key] = None
         if any(condition.type == "PodScheduled" for condition in pod.status.conditions):
             self.attempted.add(key)
@@ -174,7 +174,7 @@ class PodWatch:
             with contextlib.suppress(RuntimeError):  # the watch ended in between
                 self._kubelet.submit(self._delete, pod.metadata)
 
-    def _delete(self, meta: _Meta) -> None:
+    def _delete(self, meta: _WatchedMeta) -> None:
         """Delete a terminating pod; failures are ignored, because the benchmark deletes the remaining pods."""
         with contextlib.suppress(ApiFailure):
             path = PODS.path(namespace=meta.namespace, name=meta.name)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from hetsched.cli.bench.scheduler_perf.configuration import Workload, read
+from hetsched.cli.bench.scheduler_perf.configuration import PerfWorkload, read
 from hetsched.cli.bench.scheduler_perf.operations import (
     Barrier,
     Churn,
@@ -44,7 +44,7 @@ def write(folder: Path, *cases: dict[str, Any]) -> Path:
     return folder
 
 
-def read_one(folder: Path, *operations: dict[str, Any], **fields: Any) -> Workload:
+def read_one(folder: Path, *operations: dict[str, Any], **fields: Any) -> PerfWorkload:
     (found,), skipped = read(write(folder, case("A", *operations, **fields)), sizes=["5Nodes"])
     assert skipped == []
     return found

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from hetsched.cli.bench.scheduler_perf import suite
-from hetsched.cli.bench.scheduler_perf.configuration import Unsupported, Workload
+from hetsched.cli.bench.scheduler_perf.configuration import PerfWorkload, Unsupported
 from hetsched.cli.bench.scheduler_perf.execution import Measurement
 from hetsched.cli.bench.scheduler_perf.feature_gates import scheduler_arguments
 from hetsched.cli.bench.scheduler_perf.table import show
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import Checks, Scenario
 
-WORKLOAD = Workload("Basic/5Nodes", (), {}, {})
+WORKLOAD = PerfWorkload("Basic/5Nodes", (), {}, {})
 WAITED = tuple(float(number) for number in range(1, 102))
 FOUND = {
     "hetsched": [Measurement(200.0, 400.0, WAITED), Measurement(100.0, 300.0, WAITED)],

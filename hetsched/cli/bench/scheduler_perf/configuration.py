@@ -25,7 +25,7 @@ _IGNORED = {"name", "labels", "metricsCollectorConfig", "defaultThresholdMetricS
 _KNOWN = _IGNORED | {"workloadTemplate", "defaultPodTemplatePath"}
 
 
-class Workload(msgspec.Struct, frozen=True):
+class PerfWorkload(msgspec.Struct, frozen=True):
     """One workload: its name `<test case>/<workload>`, its operations, feature gates, and templates by their path."""
 
     name: str
@@ -45,7 +45,7 @@ class Unsupported(Exception):
     """Raised within this package for a workload that cannot run; the text contains the reason."""
 
 
-def read(folder: Path, *, sizes: Sequence[str], only: Sequence[str] = ()) -> tuple[list[Workload], list[Skipped]]:
+def read(folder: Path, *, sizes: Sequence[str], only: Sequence[str] = ()) -> tuple[list[PerfWorkload], list[Skipped]]:
     """Return the workloads named in `sizes`, of all test cases or of those named in `only`, and the skipped ones.
 
     Raises: InputError `ConfigurationMissing` for a folder without configurations, `UnknownTestCase`.
@@ -61,17 +61,17 @@ def read(folder: Path, *, sizes: Sequence[str], only: Sequence[str] = ()) -> tup
         if name not in names:
             hint = f"Use one of {', '.join(sorted(names))}"
             raise InputError("UnknownTestCase", f"no test case {name!r}", place="--only", hint=hint)
-    workloads: list[Workload] = []
+    workloads: list[PerfWorkload] = []
     skipped: list[Skipped] = []
     for place, case in cases:
         if only and case["name"] not in only:
             continue
         for found in _of_case(place, case, sizes):
-            (workloads if isinstance(found, Workload) else skipped).append(found)  # type: ignore[arg-type]
+            (workloads if isinstance(found, PerfWorkload) else skipped).append(found)  # type: ignore[arg-type]
     return workloads, skipped
 
 
-def _of_case(folder: Path, case: Mapping[str, Any], sizes: Sequence[str]) -> Iterator[Workload | Skipped]:
+def _of_case(folder: Path, case: Mapping[str, Any], sizes: Sequence[str]) -> Iterator[PerfWorkload | Skipped]:
     wanted = [one for one in case["workloads"] if one["name"] in sizes]
     if not wanted:
         known = ", ".join(one["name"] for one in case["workloads"])
@@ -84,7 +84,7 @@ def _of_case(folder: Path, case: Mapping[str, Any], sizes: Sequence[str]) -> Ite
             yield Skipped(name, str(error))
 
 
-def _workload(folder: Path, name: str, case: Mapping[str, Any], one: Mapping[str, Any]) -> Workload:
+def _workload(folder: Path, name: str, case: Mapping[str, Any], one: Mapping[str, Any]) -> PerfWorkload:
     unknown = sorted(set(case) - _KNOWN)
     if unknown:
         raise Unsupported(f"the field {unknown[0]} of a test case is not supported")
@@ -92,7 +92,7 @@ def _workload(folder: Path, name: str, case: Mapping[str, Any], one: Mapping[str
     if sum(operation.collect_metrics for operation in operations if isinstance(operation, CreatePods)) != 1:
         raise Unsupported("not exactly one createPods operation collects metrics")
     paths = {path for operation in operations for path in operation.paths()}
-    return Workload(
+    return PerfWorkload(
         name,
         operations,
         {**case.get("featureGates", {}), **one.get("featureGates", {})},

@@ -29,7 +29,7 @@ from hetsched.adapters.kubernetes.resources import PODS
 
 from ..cluster_objects import AT_ONCE, PodWatch
 from ..rivals import Rival, run_scheduler
-from .configuration import Workload
+from .configuration import PerfWorkload
 from .objects import BASE_NODE, BASE_POD, ObjectFactory, delete_all
 from .operations import (
     Barrier,
@@ -66,7 +66,7 @@ class RunFailed(Exception):
     """Raised within a run that cannot go on; the text contains the reason."""
 
 
-def measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, workload: Workload) -> Measurement:
+def measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, workload: PerfWorkload) -> Measurement:
     """Run a workload with a scheduler that has `folder` for its files, and delete all objects. Raises: ApiFailure."""
     log = folder / "log"
     try:
@@ -87,7 +87,7 @@ class _Run:
         self,
         objects: ObjectFactory,
         watch: PodWatch,
-        workload: Workload,
+        workload: PerfWorkload,
         process: subprocess.Popen[bytes],
         log: Path,
     ) -> None:

@@ -24,7 +24,7 @@ from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario,
 
 from ..cluster_objects import require_empty
 from ..rivals import hetsched, kube_scheduler
-from .configuration import Skipped, Unsupported, Workload, read
+from .configuration import PerfWorkload, Skipped, Unsupported, read
 from .execution import Measurement, measure
 from .feature_gates import gates_in_effect, scheduler_arguments
 
@@ -106,7 +106,7 @@ def run(
     return Scenario("cluster", tuple(rows), facts, Checks(measured, missing))
 
 
-def _rows(workload: Workload, found: dict[str, list[Measurement]]) -> list[BenchmarkRow]:
+def _rows(workload: PerfWorkload, found: dict[str, list[Measurement]]) -> list[BenchmarkRow]:
     """Return the rows of one workload: throughput and its ratio for each pair of turns, creation rate, and times."""
     rows = []
     for case, measurements in found.items():

@@ -34,7 +34,7 @@ class TemplateError(ValueError):
     """Raised for a template that is not supported; the text contains the reason."""
 
 
-class Action(msgspec.Struct, frozen=True):
+class TemplateAction(msgspec.Struct, frozen=True):
     """One action of a template: a function, empty for a single value, and its arguments."""
 
     function: str
@@ -64,17 +64,17 @@ class Template:
         return _read("".join(text + value for text, value in zip(self._texts, [*values, ""], strict=True)))
 
 
-def _action(text: str) -> Action:
+def _action(text: str) -> TemplateAction:
     function, *arguments = text.split()
     if _ARGUMENT.fullmatch(function) and not arguments:
-        return Action("", (function,))
+        return TemplateAction("", (function,))
     if function not in _FUNCTIONS or not all(_ARGUMENT.fullmatch(one) for one in arguments):
         raise TemplateError(f"the template action {{{{{text}}}}} is not supported")
     try:
         _FUNCTIONS[function](*(1 for _ in arguments))
     except TypeError:
         raise TemplateError(f"the template action {{{{{text}}}}} has the wrong number of arguments") from None
-    return Action(function, tuple(arguments))
+    return TemplateAction(function, tuple(arguments))
 
 
 def _read(text: str) -> dict[str, Any]:
