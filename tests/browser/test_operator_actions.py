@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Visitor
+from tests.browser.conftest import Console, Visitor
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -116,3 +116,31 @@ def test_a_token_is_shown_once_and_revoked(visitor: Visitor) -> None:
     row.get_by_role("button", name="Revoke").click()
     confirm(page, "test is over")
     expect(page.locator("#rows")).not_to_contain_text("CI of payments")
+
+
+def maintain(card: str, until: str) -> str:
+    """Return code that starts the maintenance of a GPU of a100-1, or ends it if `until` is None."""
+    return (
+        "from datetime import timedelta\n"
+        "from django.utils import timezone\n"
+        "from hetsched.contracts.times import rfc3339\n"
+        "from hetsched.inventory.maintenance import set_maintenance\n"
+        "from hetsched.inventory.models import Cluster\n"
+        "from hetsched.journal.audit import SYSTEM\n"
+        "demo = Cluster.objects.get(name='demo')\n"
+        f"set_maintenance(demo, 'a100-1', 'card', {card!r}, {until}, actor=SYSTEM, reason='fan')\n"
+    )
+
+
+def test_open_fleet_page_follows_changes_of_maintenance(visitor: Visitor, console: Console) -> None:
+    later = "rfc3339(timezone.now() + timedelta(hours=2))"
+    chip = visitor.open("/").locator("#maintained")
+    expect(chip).to_be_hidden()
+    console.run(maintain("0", later))
+    expect(chip).to_contain_text("1 of 48 GPUs in maintenance")
+    console.run(maintain("1", later))
+    expect(chip).to_contain_text("2 of 48 GPUs in maintenance")
+    console.run(maintain("0", "None"))
+    expect(chip).to_contain_text("1 of 48 GPUs in maintenance")
+    console.run(maintain("1", "None"))
+    expect(chip).to_be_hidden()
