@@ -55,9 +55,9 @@ _SETTINGS = {
 # Paths of job and pod templates in objects of the kinds in `_GROUPS`; a Pod has the empty path.
 _JOB = ("spec", "jobTemplate")
 _PODS: tuple[tuple[str, ...], ...] = ((), ("spec", "template"), (*_JOB, "spec", "template"))
-# Fields of policies (Kyverno) whose values are patterns or changes of other objects, and kinds that only store a
-# template.
+# Fields of Kyverno rules whose values are patterns or patches for other objects.
 _RULES = frozenset({"validate", "mutate", "generate"})
+# Kinds that only store a pod template.
 _STORED = frozenset({"PodTemplate", "ControllerRevision"})
 _PATTERN = frozenset("*?!|<>=()^+${}")
 _ADMISSION = {

@@ -74,7 +74,7 @@ def format_options(options: Mapping[str, str]) -> str | None:
 
 
 def bounded(options: Mapping[str, str]) -> dict[str, str]:
-    """Limit options to 32 with names and values of at most 100 characters, because node reports are untrusted."""
+    """Keep at most 32 options, and 100 characters of each name and value, because node reports are untrusted."""
     return {name[:100]: value[:100] for name, value in list(options.items())[:_MAX_ITEMS]}
 
 

@@ -38,8 +38,8 @@ class DeviceZones(NamedTuple):
 class ZoneResources(NamedTuple):
     """Resources of a node by zone: total CPUs, CPUs free for exclusive use, total and free GPUs, other devices.
 
-    `free_cpus` are the free CPUs as bits of the kubelet's topology. If it is None, CPUs are only counted, and each is
-    treated as a separate core.
+    `free_cpus` is a bit mask of the free CPUs, by the CPU numbers of the kubelet's topology. If it is None, only the
+    number of CPUs is known, and each is treated as a separate core.
     """
 
     cpus: Counts

@@ -201,8 +201,8 @@ def _record_devices(change: ClusterTransaction, seen: _ObservedDevices, advisory
         audit(actor=SYSTEM.name, role=SYSTEM.role, action="node.cards", obj=about, details=news)
     for key, reservation in seen.held.items():
         row = rows.get(reservation.pod_id)
-        # After a move keep `granted`, the GPUs of the decision. A pod that was scheduled again has a reservation that
-        # the row does not know.
+        # After a move, keep `granted`, the GPUs that the decision chose. If the pod was rescheduled, the row belongs
+        # to an earlier reservation, so use the GPUs of the new one.
         granted = row.granted if row is not None and row.reservation == reservation.pk else reservation.allocation.gpus
         DevicePluginAllocation.objects.update_or_create(
             pod_id=reservation.pod_id,

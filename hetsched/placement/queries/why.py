@@ -2,10 +2,10 @@
 
 A decision is stored for each change of the result, so the time between two decisions is attributed to the earlier
 decision, and the time before the first decision to the queue. If a decision has several reasons, the time is attributed
-to the reason that excluded the node on which the pod was placed later. While the pod still waits, the time is
-attributed to a temporary reason: at least one node that the reason excludes would accept the pod if the node were
-empty. If there is no temporary reason, the time is attributed to the reason of the last filter. Among several such
-reasons, the one that excludes the most nodes is used.
+to the reason that excluded the node on which the pod was placed later. A reason is temporary if at least one node that
+it excludes would accept the pod when empty. While the pod still waits, the time is attributed to a temporary reason or,
+if there is none, to the reason of the last filter. Among several candidates, the reason that excludes the most nodes is
+used.
 Next steps and blockers are computed on a copy of the current state, with the pod's current policy, because a remedy for
 an earlier decision may not help any more.
 Invariants: the seconds of all spans add up to the time from submission to now, or until the pod finished; nothing

@@ -100,7 +100,7 @@ class Devices:
 def _prepare_claims(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
     """Return the prepared claims of a pod, or a refusal if a claim cannot be used.
 
-    With `only` (a row), the nodes without enough free devices are not determined.
+    With `only` (the row of one node), the search for nodes without enough free devices is skipped.
     """
     refused: list[Refused] = []
     still_open: list[ResourceClaim] = []
