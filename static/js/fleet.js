@@ -66,20 +66,27 @@ function drawNodes() {
   for (const [kind, legend] of Object.entries(legends)) legend.hidden = kind !== size;
   measures.hidden = size !== "heat";
   view.draw(nodes);
-  drawMaintenance(Object.keys(nodes));
+  noteMaintenance(Object.keys(nodes));
   moved.clear();
   showUpdates();
   find();
   askBalance();
 }
 
-// The number of GPUs and zones in maintenance; the chip links to the list of their nodes, or to a single node directly.
-// `changed` are the names of the nodes that may have changed: most patches change no maintenance.
+// The names of the nodes with GPUs or zones in maintenance; most patches change none of them.
 const maintained = new Set();
-function drawMaintenance(changed) {
-  const affected = changed.filter((name) => nodes[name]?.maintenance || maintained.delete(name));
-  if (!affected.length) return;
-  for (const name of affected) if (nodes[name]?.maintenance) maintained.add(name);
+function noteMaintenance(changed) {
+  let affected = false;
+  for (const name of changed) {
+    const before = maintained.delete(name);
+    if (nodes[name]?.maintenance) maintained.add(name);
+    affected ||= before || maintained.has(name);
+  }
+  if (affected) drawMaintenance();
+}
+
+// The number of GPUs and zones in maintenance; the chip links to the list of their nodes, or to a single node directly.
+function drawMaintenance() {
   const chip = document.getElementById("maintained");
   const found = [...maintained].map((name) => nodes[name]);
   chip.hidden = found.length === 0;
@@ -107,7 +114,7 @@ const isRead = () => panel.matches(":hover") || holder.contains(document.activeE
 function changeNodes(names) {
   const moving = names.filter((name) => !view.holds(nodes, [name]));
   view.update(nodes, names);
-  drawMaintenance(names);
+  noteMaintenance(names);
   for (const name of moving) moved.add(name);
   if (moved.size && !isRead()) drawNodes();
   else showUpdates();
@@ -272,6 +279,7 @@ function updateAge() {
   write(age, ago(age.dateTime));
 }
 setInterval(updateAge, 1000);
+setInterval(() => maintained.size && drawMaintenance(), 60_000); // its text contains the time that remains
 
 nodes = unpacked(initial.columns);
 initial.cluster.nodes = nodes;

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from hetsched.contracts.errors import InputError
 
@@ -330,6 +331,6 @@ def print_address(url: str, data_dir: Path, admin: dict[str, str] | None) -> Non
         ]
     else:
         lines.append("  log in with the password of the first start; use --reset-password to set a new one")
-    lines += [f"  data        {data_dir}", "  stop        Ctrl-C", ""]
+    lines += [f"  data        {escape(str(data_dir))}", "  stop        Ctrl-C", ""]
     console().print("\n".join(lines))
     sys.stdout.flush()
