@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http.request import UnreadablePostError
 
-from hetsched.adapters.objects.documents import read_json
+from hetsched.adapters.plain_values import read_json
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError, without_path
 from hetsched.contracts.message import Message, joined

@@ -34,8 +34,8 @@ from hetsched.contracts.objects.workload import (
 )
 from hetsched.contracts.units import GPU_RESOURCES, parse_amount
 
+from ..plain_values import read_json
 from . import keys
-from .documents import read_json
 from .fields import FieldView, is_dns_label, is_qualified_name
 
 Texts = Mapping[str, str]

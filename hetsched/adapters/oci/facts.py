@@ -16,7 +16,7 @@ from json import JSONDecodeError
 
 import msgspec
 
-from hetsched.adapters.objects.documents import read_json
+from hetsched.adapters.plain_values import read_json
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.wishes import IMAGE_PLATFORMS

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.adapters.objects.documents import MAX_DEPTH, load_documents
+from hetsched.adapters.objects.documents import load_documents
+from hetsched.adapters.plain_values import MAX_DEPTH
 from hetsched.contracts.errors import InputError
 
 HEAD = "apiVersion: v1\nkind: X\n"
