@@ -37,6 +37,16 @@ def test_missing_module_is_an_input_error(tmp_path: Path, monkeypatch: pytest.Mo
     assert "go mod download" in str(error.value.hint)
 
 
+def test_size_without_a_workload_is_an_input_error(tmp_path: Path) -> None:
+    case = "- name: Basic\n  workloadTemplate: []\n  workloads:\n  - name: 5Nodes\n"
+    (tmp_path / "misc").mkdir()
+    (tmp_path / "misc/performance-config.yaml").write_text(case)
+    with pytest.raises(InputError) as error:
+        suite.run({}, configurations=tmp_path, sizes=["9Nodes"], program=tmp_path)
+    assert (error.value.code, error.value.place) == ("NoWorkload", "--size")
+    assert "5Nodes" in str(error.value.hint)
+
+
 @pytest.mark.parametrize(
     ("wanted", "arguments"),
     [

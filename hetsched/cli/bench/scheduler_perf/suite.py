@@ -65,9 +65,12 @@ def run(
 ) -> Scenario:
     """Measure both schedulers, in turns, with the workloads named in `sizes`; `program` is kube-scheduler.
 
-    Raises: InputError `ClusterInUse`, `ConfigurationMissing`, `UnknownTestCase`; ApiFailure.
+    Raises: InputError `ClusterInUse`, `ConfigurationMissing`, `UnknownTestCase`, `NoWorkload`; ApiFailure.
     """
     workloads, skipped = read(configurations, sizes=sizes, only=only)
+    if not workloads:
+        hint = "; ".join(f"{one.name}: {one.reason}" for one in skipped[:3])
+        raise InputError("NoWorkload", "no test case has a supported workload of this size", place="--size", hint=hint)
     api = Api(from_kubeconfig(kubeconfig), agent="hetsched-bench")
     require_empty(api)
     in_effect = gates_in_effect(api)
