@@ -7,6 +7,7 @@ import msgspec
 from hetsched.contracts.api.decision import Evicted, NodeOutcome, Reason, Verdict
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.waits import WaitsFor
 from hetsched.engine.framework.queueing_hints import for_anything
 
@@ -33,7 +34,8 @@ class Result(msgspec.Struct, frozen=True):
 
     If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet.
     `overridden` lists pods whose nominations are superseded. `used_reservation` is the hold's reservation for this pod,
-    which is freed when the pod's resources are reserved.
+    which is freed when the pod's resources are reserved. `reserved_spec` is the spec of the reservation if it differs
+    from that of the decision: it also has the labels that the API server will copy from the node.
     """
 
     waiting: PendingPod
@@ -52,6 +54,7 @@ class Result(msgspec.Struct, frozen=True):
     nominated: NominatedNode | None = None
     overridden: tuple[str, ...] = ()
     used_reservation: ReservationUse | None = None
+    reserved_spec: PodSpec | None = None
 
     @property
     def nominated_node(self) -> str:

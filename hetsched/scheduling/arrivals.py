@@ -20,15 +20,13 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
-from hetsched.contracts.objects.workload import PodSpec, copied_labels
-from hetsched.engine.cluster.state import ClusterState
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import ClusterColumns, Contradiction
 from hetsched.placement.actions.image_platforms import allowed_registries
 from hetsched.placement.actions.submissions import build_pod_rows
 from hetsched.placement.actions.watch.placed_arrivals import record_placed_arrivals
 from hetsched.placement.cluster_snapshot import ClusterSnapshot
-from hetsched.placement.in_place import fingerprint
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, has_active_pods
@@ -37,6 +35,7 @@ from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import ActivePolicies
 
 from .leases import Lease
+from .node_labels import with_node_labels
 from .scheduling_cycle import SchedulingCycle
 from .scheduling_loop import count_batch
 
@@ -122,9 +121,7 @@ class ArrivalScheduler:
             if not results:
                 return PlacedBatch(untried=untried)
             if copies_labels:
-                results = [_with_node_labels(snapshot.state, result) for result in results]
-                for result in results:
-                    rows[result.waiting.spec.key].fingerprint = fingerprint(result.waiting.spec)
+                results = [with_node_labels(snapshot.state, result) for result in results]
             committed = record_placed_arrivals(
                 lease.cluster_id,
                 [(rows[result.waiting.spec.key], result) for result in results],
@@ -155,20 +152,6 @@ class ArrivalScheduler:
 def _is_plain(spec: PodSpec) -> bool:
     """Return whether a pod can be placed without regard to gangs and submissions, and has no scheduling gate."""
     return spec.ready and spec.gang is None and WORKLOAD_LABEL not in spec.labels
-
-
-def _with_node_labels(state: ClusterState, result: Result) -> Result:
-    """Add the labels that the API server copies from the node to the placed pod, in the state and in the result."""
-    labels = copied_labels(state.reports[state.row_of[result.node_name]].labels)
-    spec = result.waiting.spec
-    if not labels or copied_labels(spec.labels) == labels:
-        return result
-    placed = state.forget(spec.key)
-    assert placed is not None
-    placed.pod = msgspec.structs.replace(placed.pod, labels={**placed.pod.labels, **labels})
-    state.restore(placed)
-    spec = msgspec.structs.replace(spec, labels={**spec.labels, **labels})
-    return msgspec.structs.replace(result, waiting=msgspec.structs.replace(result.waiting, spec=spec))
 
 
 def _pending(row: Pod, place: int) -> PendingPod:

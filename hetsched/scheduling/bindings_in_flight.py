@@ -126,7 +126,7 @@ class BindingsInFlight:
             to = binding_cycle.binding_request(
                 self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, allocation, lease.epoch
             )
-            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _InFlight(to, now, waiting.spec)
+            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _InFlight(to, now, result.reserved_spec or waiting.spec)
             self.count += 1
             is_ours = partial(self._is_ours, lease, now + binding_cycle.WRITE_WITHIN.total_seconds())
             future = self._threads.submit(binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours)

@@ -107,9 +107,7 @@ class InformerHost:
         batch = PlacedBatch(untried=frozenset(pod.key for pod in arrivals))
         try:
             if not self.is_saturated:
-                batch = self._arrivals.place(
-                    arrivals, self._lease, follower_epoch, copies_labels=self.bindings.copies_labels
-                )
+                batch = self._arrivals.place(arrivals, self._lease, follower_epoch, copies_labels=self.copies_labels)
         except Conflict as conflict:
             log.info("arriving pods will be retried", cluster=self._cluster.pk, reason=str(conflict))
             self._check_lease_next()
@@ -118,6 +116,11 @@ class InformerHost:
             if self._effects_due_at is None:
                 self._effects_due_at = now + EFFECTS_SECONDS
         return batch
+
+    @property
+    def copies_labels(self) -> bool:
+        """Return True if the API server was last seen to copy labels of the node to a pod."""
+        return self.bindings.copies_labels
 
     @property
     def is_saturated(self) -> bool:

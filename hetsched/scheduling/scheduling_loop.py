@@ -38,6 +38,7 @@ from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import active_specs
 
 from .leases import Lease
+from .node_labels import with_node_labels
 from .scheduling_cycle import SchedulingCycle
 
 LONGEST_BATCH_SECONDS = 2.5  # a pod that arrives during a batch waits until the batch ends
@@ -50,6 +51,10 @@ class Host(Protocol):
     @property
     def binds(self) -> bool:
         """Return True if the host binds the placed pods itself; the commit of a batch then moves them to *binding*."""
+
+    @property
+    def copies_labels(self) -> bool:
+        """Return True if the API server copies labels of the node to the pods that this host binds."""
 
     def may_decide(self) -> bool:
         """Return True if the cluster's data is in sync and the cluster is not in shadow mode."""
@@ -125,19 +130,22 @@ class SchedulingLoop:
             try:
                 used_seconds = namespaces_over_share(current.decision_time, timezone.now().timestamp())
                 seconds = min(settings.HETSCHED_LEASE_SECONDS / 4, LONGEST_BATCH_SECONDS)
-                results = self._record(cycle, cycle.decide(pods, policy, seconds, self._most, used_seconds), where)
+                results = cycle.decide(pods, policy, seconds, self._most, used_seconds)
+                if self._host.copies_labels:
+                    results = [with_node_labels(snapshot.state, result) for result in results]
+                results = self._record(cycle, results, where)
                 done = not cycle.failed
             finally:
                 if not done:
                     self.cache.invalidate()
         count_batch(self._name, results, cycle.took_seconds)
-        more = len(results) < len(pods) or len(pods) >= settings.HETSCHED_BATCH
+        more = len(results) < len(pods) or len(pods) >= self._limit
         return Iteration(results=results, more=more)
 
     def _due_pods(self) -> tuple[list[PendingPod], Policy | None]:
         """Return the pods from which the next batch is chosen, and the default policy, which orders them."""
         policy = self.cache.default_policy()
-        return first_active_pods(self._cluster_id, policy, settings.HETSCHED_BATCH, self.cache.decision_seconds), policy
+        return first_active_pods(self._cluster_id, policy, self._limit, self.cache.decision_seconds), policy
 
     def _record(self, cycle: SchedulingCycle, results: list[Result], where: dict[str, Any]) -> list[Result]:
         """Commit a batch; if database constraints reject a single pod or gang, record it as *not now*."""

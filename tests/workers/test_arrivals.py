@@ -25,6 +25,7 @@ from hetsched.placement.scheduling_result import Result
 from hetsched.scheduling import arrivals
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
 from hetsched.scheduling.leases import Lease, leading
+from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
 
@@ -217,13 +218,29 @@ def test_end_of_a_pod_without_written_effects_leaves_no_load(cluster: Cluster, l
 ZONE = "topology.kubernetes.io/zone"
 
 
+class BindingHost:
+    """Host of a scheduling loop that may always decide and binds its pods itself."""
+
+    binds = True
+
+    def __init__(self, *, copies_labels: bool) -> None:
+        self.copies_labels = copies_labels
+
+    def may_decide(self) -> bool:
+        return True
+
+    def still_leads(self, lease: Lease) -> bool:
+        return True
+
+
 def place_with_node_labels(cluster: Cluster, lease: Lease) -> tuple[Pod, ObservedPod]:
     """Place pod `p` on a node in zone z1; return its row, and the pod as the API server sends it after the binding."""
     apply_changes(cluster.pk, Changes(nodes=[a_node("n2").labelled({ZONE: "z1"}).build()]), epoch=1)
     pod = a_pod("p").on_nodes_with(**{ZONE: "z1"})
     scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
     (result,) = scheduler.place([arriving(pod)], lease, 1, copies_labels=True).results
-    assert result.waiting.spec.labels == {ZONE: "z1"}
+    assert result.reserved_spec is not None
+    assert result.reserved_spec.labels == {ZONE: "z1"}
     assert_state_agrees(cluster)
     row = Pod.objects.select_related("node").get()
     seen = arriving(pod.labelled(**{ZONE: "z1"}))
@@ -245,4 +262,22 @@ def test_bound_pod_without_the_labels_of_its_node_is_reserved_without_them(clust
     unlabelled = msgspec.structs.replace(bound, spec=msgspec.structs.replace(bound.spec, labels={}))
     apply_changes(cluster.pk, Changes(pods=[unlabelled]), epoch=1)
     assert Reservation.objects.get(active=True).request.labels == {}
+    assert_state_agrees(cluster)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_pod_of_the_queue_is_reserved_with_the_labels_of_its_node(cluster: Cluster, lease: Lease, copies: bool) -> None:
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n2").labelled({ZONE: "z1"}).build()]), epoch=1)
+    pod = a_pod("p").on_nodes_with(**{ZONE: "z1"}).labelled(app="web")
+    apply_changes(cluster.pk, Changes(pods=[arriving(pod)]), epoch=1)
+    (result,) = SchedulingLoop(BindingHost(copies_labels=copies), cluster.pk, "live", 200).iterate(lease).results
+    assert (result.reserved_spec is not None) is copies
+    assert_state_agrees(cluster)
+    before = Reservation.objects.get()
+    assert before.request.labels == ({"app": "web", ZONE: "z1"} if copies else {"app": "web"})
+    bound = msgspec.structs.replace(arriving(pod.labelled(app="web", **{ZONE: "z1"})), node_name="n2")
+    apply_changes(cluster.pk, Changes(pods=[bound]), epoch=1)
+    after = Reservation.objects.get(active=True)
+    assert after.request.labels == {"app": "web", ZONE: "z1"}
+    assert (after.pk == before.pk) is copies  # reserved again only if the labels were not expected
     assert_state_agrees(cluster)

@@ -32,6 +32,7 @@ from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_loads import Conflict, Contradiction, advance
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.audit import record as audit
+from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
 from hetsched.placement.models.holds import CAME
@@ -232,7 +233,10 @@ def reserved_pod(result: Result) -> ReservedPod:
     """Return the reservation to insert for a placed pod."""
     assert result.node_id is not None
     assert result.allocation is not None
-    return ReservedPod(result.waiting.pod_id, result.node_id, result.waiting.spec, result.allocation)
+    spec, changed = result.waiting.spec, result.reserved_spec is not None
+    return ReservedPod(
+        result.waiting.pod_id, result.node_id, result.reserved_spec or spec, result.allocation, changed=changed
+    )
 
 
 def _results_to_record(results: Sequence[Result], now: datetime) -> tuple[list[Result], dict[int, datetime]]:
@@ -347,7 +351,8 @@ def _move(
     sql = (
         f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
         f"decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE {clock()} END, decision_id = %s, attempts = %s, "
-        "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '' "
+        "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '', "
+        "fingerprint = COALESCE(%s, fingerprint) "
         f"WHERE id = %s AND state IN ({waiting})"
     )
     moved = change_many(sql, rows)
@@ -380,5 +385,6 @@ def _row(
         written(waits),
         bits_of(waits),
         False,
+        None if result.reserved_spec is None else fingerprint(result.reserved_spec),
         waiting.pod_id,
     )

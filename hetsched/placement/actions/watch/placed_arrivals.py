@@ -23,6 +23,7 @@ from hetsched.contracts.waits import bits_of
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import Contradiction, advance
 from hetsched.journal.audit import SYSTEM
+from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.reservation_ledger import insert as insert_reservations
@@ -66,12 +67,7 @@ def record_placed_arrivals(
             _insert_pods(cluster, arrivals, now)
             results = [_with_ids(pod, result) for pod, result in arrivals]
             insert([decision_row(cluster, result, revision, snapshot, now) for result in results])
-            # The reserved pod may have labels that the decided pod lacks: see `ArrivalScheduler.place`.
-            reserved = [
-                msgspec.structs.replace(reserved_pod(result), changed=result.waiting.spec.labels != pod.spec.labels)
-                for result, (pod, _) in zip(results, arrivals, strict=True)
-            ]
-            insert_reservations(cluster, reserved, epoch, now)
+            insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
             dispatch.wake(cluster_id, dispatch.REPORT)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(arrivals)) from error
@@ -91,6 +87,8 @@ def _insert_pods(cluster: Cluster, arrivals: Sequence[tuple[Pod, Result]], now: 
         groups[pod.namespace, pod.spec.controller or pod.name].append(pod)
         pod.state, pod.queued, pod.attempts, pod.helped_by = State.BINDING.value, False, 1, bits_of(())
         pod.node_id, pod.allocation = result.node_id, result.allocation
+        if result.reserved_spec is not None:
+            pod.fingerprint = fingerprint(result.reserved_spec)
         pod.decided_at = pod.tried_at = pod.created_at = now
     workloads = []
     for pods in groups.values():
