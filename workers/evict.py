@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 import structlog
@@ -75,8 +75,7 @@ def run(cluster_id: int) -> int:
     end_overdue_nominations(cluster_id)
     if not is_synced(cluster):
         return 0
-    claimed = claim_evictions(cluster_id)
-    groups: list[Group] = list(islice(claimed, GROUPS_AT_ONCE))
+    groups = claim_evictions(cluster_id, GROUPS_AT_ONCE)
     if not groups:
         return 0
     api, leaving, marks = api_of(cluster), 0, list[Future[None]]()
@@ -87,7 +86,7 @@ def run(cluster_id: int) -> int:
             # Conditions and events are informational, so the next evictions do not wait for them.
             marks.extend(marking.submit(mark, victim) for victim in outcome.evicted)
             leaving += outcome.leaving
-            groups = list(islice(claimed, GROUPS_AT_ONCE))
+            groups = claim_evictions(cluster_id, GROUPS_AT_ONCE)
     for future in marks:
         future.result()
     return leaving

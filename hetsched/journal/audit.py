@@ -55,11 +55,10 @@ def record(
 
 
 def record_many(
-    actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], dict[str, Any]]]
+    actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], dict[str, Any]]], reason: str = ""
 ) -> None:
-    """Add one entry for each object with its details, all with the same action."""
-    entries = [_entry(actor.name, actor.role, action, obj, "", details) for obj, details in about]
-    insert(entries)
+    """Add one entry for each object with its details, all with the same action and reason."""
+    insert([_entry(actor.name, actor.role, action, obj, reason, details) for obj, details in about])
 
 
 def _entry(

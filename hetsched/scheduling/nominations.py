@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Evicted, Reason
+from hetsched.contracts.api.decision import PREEMPTION_PENDING, PREEMPTION_SOURCE, Evicted, Reason
 from hetsched.contracts.message import Message, format_pods
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.placed_pod import PlacedPod
@@ -92,7 +92,7 @@ def waits_for(node: str, going: Sequence[PlacedPod]) -> Reason:
     victims = [(placed.pod.key.partition(MARK)[0], placed.pod.priority) for placed in going]
     pods = format_pods([Message("{pod} (priority {number})", pod=key, number=priority) for key, priority in victims])
     message = Message("the pod can be placed on {node} after the deletion of {pods}", node=node, pods=pods)
-    return Reason("PreemptionPending", PREEMPTION_SOURCE, 1, message)
+    return Reason(PREEMPTION_PENDING, PREEMPTION_SOURCE, 1, message)
 
 
 def was_refused(victim: str, message: str) -> Reason:

@@ -191,8 +191,9 @@ def test_victim_gets_the_reason_even_if_later_evictions_fail(
     running(api, followed, "low", cpu="8", terminationGracePeriodSeconds=120)
     urgent(api, followed)
 
-    def claim_evictions(cluster_id: int) -> Iterator[list[evictions.ClaimedEviction]]:
-        yield from evictions.claim_evictions(cluster_id)
+    def claim_evictions(cluster_id: int, most_groups: int) -> list[list[evictions.ClaimedEviction]]:
+        if groups := evictions.claim_evictions(cluster_id, most_groups):
+            return groups
         raise RuntimeError("database is not available")
 
     monkeypatch.setattr(evict, "claim_evictions", claim_evictions)

@@ -151,7 +151,7 @@ def evicted(cluster: Cluster, *names: str) -> None:
     """Request the eviction of these pods and process it as the eviction worker does."""
     for name in names:
         Eviction.objects.create(cluster=cluster, victim=Pod.objects.get(name=name), reason="Moved by alice: balance")
-    for (eviction,) in claim_evictions(cluster.pk):
+    for (eviction,) in claim_evictions(cluster.pk, 10):
         displace(cluster.pk, eviction)
 
 
@@ -186,7 +186,7 @@ def test_placed_victims_of_one_nomination_are_requeued_together(cluster: Cluster
     )
     for victim in Pod.objects.filter(gang="g"):
         Eviction.objects.create(cluster=cluster, victim=victim, nomination=nomination)
-    (group,) = claim_evictions(cluster.pk)
+    (group,) = claim_evictions(cluster.pk, 10)
     assert [displace(cluster.pk, eviction) for eviction in group] == [2, 0]
     assert states() == {"g-0": "pending", "g-1": "pending", "urgent": "pending"}
     assert set(Eviction.objects.values_list("state", flat=True)) == {Eviction.ASKED}

@@ -78,6 +78,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 # Plugin names in the reasons and waits that the scheduler itself, not a plugin, reports for gangs and preemption. They
 # are part of the public contract and equal the names of the built-in plugins.
 GANG_SOURCE, PREEMPTION_SOURCE = "gang", "preemption"
+PREEMPTION_PENDING = "PreemptionPending"  # code of the reason of a nominated pod that waits for its victims
 
 
 class Reason(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

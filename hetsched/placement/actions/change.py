@@ -66,6 +66,12 @@ def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
     return move_pods(tuple(sorted(columns)))(pods=pod_ids, before=allowed_from(to), state=to.value, **columns)
 
 
+def write_messages(messages: Iterable[tuple[Message | str, int]]) -> None:
+    """Write the messages of pods, given as pairs of a message and a pod id."""
+    sql = f"UPDATE {Pod._meta.db_table} SET message = %s WHERE id = %s"  # noqa: S608 - a name of our own
+    change_many(sql, [(to_column(message), pk) for message, pk in messages])
+
+
 class ClusterTransaction:
     """An open transaction that changes the rows of one cluster."""
 

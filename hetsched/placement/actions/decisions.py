@@ -20,18 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, connection
 
-from hetsched.contracts.api.decision import Reason, Verdict
+from hetsched.contracts.api.decision import PREEMPTION_PENDING, Reason, Verdict
 from hetsched.contracts.message import Message, as_text
 from hetsched.contracts.waits import bits_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_loads import Conflict, Contradiction, advance
-from hetsched.journal.audit import SYSTEM
-from hetsched.journal.audit import record as audit
+from hetsched.journal.audit import SYSTEM, record_many
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
@@ -138,7 +138,7 @@ def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) 
     """
     if not result.evicted or result.nominated is not None:
         return
-    victims = _victims(change, result)
+    (victims,) = _victims(change, [result])
     reason = Message("Preempted by {pods}", pods=result.waiting.spec.key)
     change.free(victims, reason)
     change.move([pod for pod in victims if pod.origin == Pod.SUBMITTED], State.PENDING, **BACK_IN_QUEUE, message=reason)
@@ -157,34 +157,33 @@ def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) 
         )
         for pod in victims
     )
-    for pod in victims:
-        _audit(pod, reason, result.node_name)
+    _audit(victims, reason, result.node_name)
 
 
-def _victims(change: ClusterTransaction, result: Result) -> list[Pod]:
-    """Return the victims of one decision.
+def _victims(change: ClusterTransaction, results: Sequence[Result]) -> list[list[Pod]]:
+    """Return the victims of each decision.
 
     Raises: Conflict if a victim has no active reservation.
     """
-    keys = {item.pod for item in result.evicted}
-    names = [key.partition("/")[2] for key in keys]
-    pods = Pod.objects.filter(cluster=change.cluster, name__in=names, state__in=[state.value for state in HOLDING])
-    victims = [pod for pod in pods.defer("spec").order_by("id") if pod.key in keys]
-    if len(victims) != len(keys):
-        gone, by = len(keys) - len(victims), result.waiting.spec.key
-        raise Conflict(f"{gone} of {len(keys)} victims of {by} have no active reservation")
-    return victims
+    names = sorted({item.pod.partition("/")[2] for result in results for item in result.evicted})
+    holding = [state.value for state in HOLDING]
+    pods = {
+        pod.key: pod
+        for some in batched(names)
+        for pod in Pod.objects.filter(cluster=change.cluster, name__in=some, state__in=holding).defer("spec")
+    }
+    found = []
+    for result in results:
+        keys = {item.pod for item in result.evicted}
+        if missing := len(keys - pods.keys()):
+            raise Conflict(f"{missing} of {len(keys)} victims of {result.waiting.spec.key} have no active reservation")
+        found.append(sorted((pods[key] for key in keys), key=attrgetter("pk")))
+    return found
 
 
-def _audit(victim: Pod, reason: str, node: str) -> None:
-    audit(
-        actor=SYSTEM.name,
-        role=SYSTEM.role,
-        action="pod.preempt",
-        obj=("pod", victim.key),
-        reason=reason,
-        details={"node": node, "workload": victim.workload_id},
-    )
+def _audit(victims: Sequence[Pod], reason: str, node: str) -> None:
+    about = [(("pod", victim.key), {"node": node, "workload": victim.workload_id}) for victim in victims]
+    record_many(SYSTEM, "pod.preempt", about, reason)
 
 
 def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
@@ -206,27 +205,40 @@ def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
             )
             Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None, flushed=False)
     fresh = [result for result in results if result.nominated is not None and result.evicted]
-    for result in fresh:
-        nominated = result.nominated
-        assert nominated is not None
-        victims, budgets = _victims(change, result), {item.pod: item.pdb or "" for item in result.evicted}
-        nomination = Nomination.objects.create(
-            pod_id=result.waiting.pod_id,
-            node_id=nominated.node_id,
-            cluster=change.cluster,
-            allocation=nominated.allocation,
-            revision=change.cluster.revision,
-            created_at=change.now,
-        )
-        Eviction.objects.bulk_create(
-            Eviction(cluster=change.cluster, nomination=nomination, victim=pod, budget=budgets[pod.key][:320])
-            for pod in victims
-        )
-        for pod in victims:
-            _audit(pod, Message("Selected for preemption by {pod}", pod=result.waiting.spec.key), nominated.node_name)
     if fresh:
+        _insert_nominations(change, fresh)
         change.discard_decisions()
         dispatch.wake(change.cluster.pk, dispatch.EVICT)
+
+
+def _insert_nominations(change: ClusterTransaction, results: Sequence[Result]) -> None:
+    """Insert the nominations of these results, and the evictions of their victims.
+
+    Raises: Conflict if a victim has no active reservation.
+    """
+    cluster, nominations, evictions = change.cluster, [], []
+    victims = _victims(change, results)
+    for result in results:
+        assert result.nominated is not None
+        nomination = new(
+            Nomination,
+            pod_id=result.waiting.pod_id,
+            node_id=result.nominated.node_id,
+            cluster_id=cluster.pk,
+            allocation=result.nominated.allocation,
+            revision=cluster.revision,
+            created_at=change.now,
+        )
+        nominations.append(nomination)
+    insert(nominations)
+    for result, nomination, pods in zip(results, nominations, victims, strict=True):
+        budgets = {item.pod: item.pdb or "" for item in result.evicted}
+        for pod in pods:
+            row = {"cluster_id": cluster.pk, "nomination_id": nomination.pk, "victim_id": pod.pk}
+            evictions.append(new(Eviction, **row, budget=budgets[pod.key][:320]))
+        reason = Message("Selected for preemption by {pod}", pod=result.waiting.spec.key)
+        _audit(pods, reason, result.nominated_node)
+    insert(evictions)
 
 
 def reserved_pod(result: Result) -> ReservedPod:
@@ -289,9 +301,13 @@ def _stored_reasons(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
 def _rejection_key(policy: str, reasons: Sequence[Reason], summary: str) -> tuple[object, ...]:
     """Return the key by which rejections are compared: policy and reasons, regardless of order and node counts.
 
-    If no reasons are stored, the summary replaces them.
+    The victims that a nominated pod waits for are left out: fewer of them remain at each retry. If no reasons are
+    stored, the summary replaces them.
     """
-    kinds = frozenset((reason.plugin, reason.code, reason.message, reason.missing) for reason in reasons)
+    kinds = frozenset(
+        (reason.plugin, reason.code, "" if reason.code == PREEMPTION_PENDING else reason.message, reason.missing)
+        for reason in reasons
+    )
     return policy, kinds, "" if kinds else summary
 
 

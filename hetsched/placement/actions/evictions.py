@@ -13,12 +13,12 @@ is evicted until a dry run has allowed all of their evictions.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from datetime import timedelta
 from itertools import chain
 
 import msgspec
-from django.db.models import F, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from hetsched.contracts.message import HIDDEN, Message, joined
@@ -27,10 +27,11 @@ from hetsched.inventory.node_loads import advance
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
 from hetsched.storage.batches import batched
+from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import BACK_IN_QUEUE, ClusterTransaction
+from .change import BACK_IN_QUEUE, ClusterTransaction, write_messages
 from .gangs import recover_gangs_of
 
 CLAIM = timedelta(seconds=60)
@@ -73,34 +74,35 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
     return Eviction.objects.filter(now, _HOLDS, state=Eviction.WANTED, cluster_id=cluster_id)
 
 
-def claim_evictions(cluster_id: int) -> Iterator[list[ClaimedEviction]]:
-    """Claim the due evictions; yield one list per nomination or plan step, and one per remaining eviction.
+def claim_evictions(cluster_id: int, most_groups: int) -> list[list[ClaimedEviction]]:
+    """Claim the first due evictions and return them in groups, at most `most_groups`.
 
-    Each list is claimed just before it is yielded, so that no claim expires while earlier lists are processed.
+    A group contains the evictions of one nomination or plan step; an eviction without either is its own group.
     """
-    due: dict[Hashable, list[Eviction]] = {}
-    rows = due_evictions(cluster_id).select_related("victim", "move", "nomination__pod", "nomination__node")
-    for eviction in rows.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").order_by("id"):
-        due.setdefault(_group_key(eviction), []).append(eviction)
-    for group in due.values():
-        if taken := [_claimed_eviction(eviction) for eviction in group if _claim(cluster_id, eviction)]:
-            yield taken
+    groups: dict[Hashable, list[int]] = {}
+    with write_transaction():
+        due = due_evictions(cluster_id).select_related("move").order_by("id")
+        due = due.only("nomination_id", "move__rebalance_id", "move__step")
+        for eviction in due.select_for_update(skip_locked=True, of=("self",)):
+            key = _group_key(eviction)
+            if key in groups or len(groups) < most_groups:
+                groups.setdefault(key, []).append(eviction.pk)
+        ids = list(chain.from_iterable(groups.values()))
+        for some in batched(ids):
+            Eviction.objects.filter(pk__in=some).update(not_before=timezone.now() + CLAIM, attempts=F("attempts") + 1)
+    rows: dict[int, Eviction] = {}
+    for some in batched(ids):
+        found = Eviction.objects.filter(pk__in=some).select_related("victim", "nomination__pod", "nomination__node")
+        rows |= found.defer("victim__spec", "nomination__pod__spec", "nomination__node__report").in_bulk()
+    return [[_claimed_eviction(rows[pk]) for pk in group] for group in groups.values()]
 
 
 def _group_key(eviction: Eviction) -> Hashable:
     """Return the key of the eviction's nomination or plan step; for an eviction without either, its own key."""
     if eviction.nomination_id is not None:
         return "nomination", eviction.nomination_id
-    return (
-        ("eviction", eviction.pk) if eviction.move is None else ("step", eviction.move.rebalance_id, eviction.move.step)
-    )
-
-
-def _claim(cluster_id: int, eviction: Eviction) -> bool:
-    same = due_evictions(cluster_id).filter(pk=eviction.pk, attempts=eviction.attempts)
-    taken = same.update(not_before=timezone.now() + CLAIM, attempts=F("attempts") + 1)
-    eviction.attempts += taken
-    return bool(taken)
+    move = eviction.move
+    return ("eviction", eviction.pk) if move is None else ("step", move.rebalance_id, move.step)
 
 
 def _claimed_eviction(eviction: Eviction) -> ClaimedEviction:
@@ -170,8 +172,7 @@ def displace(cluster_id: int, claimed: ClaimedEviction) -> int:
             return 0
         victims = [row.victim for row in rows]
         if nomination is not None:
-            for victim in victims:
-                _note_preemption(nomination, victim)
+            _note_preemptions([(nomination, victim.pk) for victim in victims])
         change.free(victims, claimed.short)
         change.move(victims, State.PENDING, **BACK_IN_QUEUE, message=claimed.short)
         Eviction.objects.filter(pk__in=[row.pk for row in rows]).update(state=Eviction.ASKED, not_before=None)
@@ -216,10 +217,13 @@ def unevictable_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
 
 
 def requeue_nominees(victim_ids: Sequence[int]) -> None:
-    """Requeue, without back-off, the nominated pods for which these pods were evicted."""
+    """Requeue, without back-off, the nominated pods with these victims, unless others remain on the nominated node."""
     for some in batched(victim_ids):
-        asked = Eviction.objects.filter(victim_id__in=some, nomination__active=True)
-        pods = list(asked.values_list("nomination__pod_id", flat=True))
+        remaining = Eviction.objects.filter(
+            nomination=OuterRef("pk"), victim__state__in=_HOLDING, victim__node=OuterRef("node")
+        )
+        ready = Nomination.objects.filter(~Exists(remaining), active=True, evictions__victim_id__in=some)
+        pods = list(ready.values_list("pod_id", flat=True).distinct())
         Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
@@ -241,30 +245,45 @@ def mark_victims(victim_ids: Sequence[int]) -> None:
         .defer("nomination__pod__spec", "nomination__node__report", "victim__spec")
         .order_by("id")
     )
-    for eviction in chain.from_iterable(asked.filter(victim_id__in=some) for some in batched(victim_ids)):
-        left = eviction.reason
+    evictions = list(chain.from_iterable(asked.filter(victim_id__in=some) for some in batched(victim_ids)))
+    _note_preemptions([(one.nomination, one.victim_id) for one in evictions if one.nomination is not None])
+    messages = []
+    for eviction in evictions:
+        message = eviction.reason
         if eviction.nomination is not None:
-            left = Message("Preempted by {pods}", pods=eviction.nomination.pod.key)
-            _note_preemption(eviction.nomination, eviction.victim)
+            message = Message("Preempted by {pods}", pods=eviction.nomination.pod.key)
         if eviction.victim.state == State.FAILED and eviction.victim.message:
-            left = joined(": ", [left, eviction.victim.message])
-        Pod.objects.filter(pk=eviction.victim_id).update(message=left)
+            message = joined(": ", [message, eviction.victim.message])
+        messages.append((message, eviction.victim_id))
+    write_messages(messages)
 
 
-def _note_preemption(nomination: Nomination, victim: Pod) -> None:
-    """Record that a victim was preempted for the nominated pod; idempotent."""
-    pod = nomination.pod
-    Preemption.objects.get_or_create(
-        victim=victim,
-        preemptor=pod,
-        node_name=nomination.node.name,
-        defaults={
-            "decision_id": pod.decision_id,
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "created_at": timezone.now(),
-        },
-    )
+def _note_preemptions(pairs: Sequence[tuple[Nomination, int]]) -> None:
+    """Record that victims (ids) were preempted for the nominated pods; idempotent."""
+    columns = ("victim_id", "preemptor_id", "node_name")
+    known = {
+        row
+        for some in batched([victim_id for _, victim_id in pairs])
+        for row in Preemption.objects.filter(victim_id__in=some).values_list(*columns)
+    }
+    missing = {
+        (victim_id, nomination.pod_id, nomination.node.name): nomination.pod for nomination, victim_id in pairs
+    }
+    rows = [
+        new(
+            Preemption,
+            victim_id=victim_id,
+            preemptor_id=pod.pk,
+            node_name=node,
+            decision_id=pod.decision_id,
+            namespace=pod.namespace,
+            name=pod.name,
+            created_at=timezone.now(),
+        )
+        for (victim_id, preemptor_id, node), pod in missing.items()
+        if (victim_id, preemptor_id, node) not in known
+    ]
+    insert(rows)
 
 
 def _end_nominations(change: ClusterTransaction, pod_ids: list[int], reason: str) -> None:

@@ -24,7 +24,7 @@ from itertools import chain
 import msgspec
 
 from hetsched.adapters.oci.facts import without_facts
-from hetsched.contracts.message import Message, joined, to_column, verbatim
+from hetsched.contracts.message import Message, joined, verbatim
 from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
 from hetsched.contracts.objects.workload import PodSpec, is_ours
 from hetsched.contracts.waits import Event
@@ -40,7 +40,7 @@ from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import KNOWN_PODS
 from hetsched.storage.statements import change_many
 
-from ..change import ClusterTransaction
+from ..change import ClusterTransaction, write_messages
 from ..displaced_pods import displace_pods
 from ..evictions import mark_victims, requeue_nominees, requeue_nominees_of_uids
 from ..gangs import recover_gangs_of
@@ -53,7 +53,6 @@ from .foreign_pods import charge_foreign_pods
 # Pods in these states may return to the queue, so a change in place also updates their spec.
 _NOT_BOUND = {State.PLACED.value, State.BINDING.value}
 _FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
-_MESSAGES = f"UPDATE {Pod._meta.db_table} SET message = %s WHERE id = %s"  # noqa: S608
 _SPEC_COLUMNS = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
 # The states of a running pod in order; if an event skips states, the pod passes through them too.
 _PROGRESS = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
@@ -181,8 +180,7 @@ class PodTransitions:
         change.free([row for row in cancelled if State(row.state) in HOLDING], Message("the pod was deleted"))
         for end in (State.SUCCEEDED, State.FAILED):
             change.move(self.steps[end], end, queued=False, finished_at=change.now)
-        messages = [(to_column(message), row.pk) for message, rows in self.messages.items() for row in rows]
-        change_many(_MESSAGES, messages)
+        write_messages((message, row.pk) for message, rows in self.messages.items() for row in rows)
         change.touch(chain.from_iterable(self.messages.values()))
         refused = {row.pk for row, _ in self.rejected}
         runs = [row for row in self.steps[State.RUNNING] if row.pk not in refused]

@@ -1,0 +1,153 @@
+"""Nominated pods of a live cluster: claimed evictions, ended victims, and the next decision of the nominated pod."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from hetsched.contracts.objects.observed import Changes, ObservedPod
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection
+from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import AuditEntry
+from hetsched.placement import dispatch
+from hetsched.placement.actions import apply_changes
+from hetsched.placement.actions.evictions import CLAIM, claim_evictions, mark_requested
+from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling.leases import Lease, leading
+from hetsched.scheduling.scheduling_loop import SchedulingLoop
+from tests.builders import PodBuilder, a_node, a_pod
+from tests.builtins import builtin_policies
+
+pytestmark = pytest.mark.django_db
+NODES = ("n1", "n2", "n3")
+
+
+class Host:
+    """Host of a scheduling loop that may always decide."""
+
+    binds = True
+    copies_labels = False
+
+    def may_decide(self) -> bool:
+        return True
+
+    def still_leads(self, lease: Lease) -> bool:
+        return True
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster with three nodes of 8 CPUs, each full of four running pods of 2 CPUs and priority 0."""
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    builtin_policies()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    running = [observed(a_pod(f"low-{node}-{n}").cpu(2), node=node) for node in NODES for n in range(4)]
+    seen(made, nodes=[a_node(name).build() for name in NODES], pods=running)
+    return made
+
+
+def seen(cluster: Cluster, **changes: Any) -> None:
+    apply_changes(cluster.pk, Changes(**changes), epoch=1)
+
+
+def observed(pod: PodBuilder, node: str = "") -> ObservedPod:
+    spec = pod.build()
+    spec = pod.having(uid=f"uid-{spec.name}", node_name=node).build()
+    phase = "Running" if node else ""
+    return ObservedPod(
+        "default", spec.name, spec.uid, scheduler_name="hetsched", node_name=node, phase=phase, spec=spec
+    )
+
+
+def decide(cluster: Cluster) -> dict[str, str]:
+    """Decide the due pods; return the verdict of each."""
+    lease = leading.take(cluster.pk, "test")
+    assert lease is not None
+    results = SchedulingLoop(Host(), cluster.pk, "live", 200).iterate(lease).results
+    leading.release(lease)
+    assert check_invariants(Cluster.objects.get(pk=cluster.pk)) == []
+    return {result.waiting.spec.name: result.verdict.value for result in results}
+
+
+def nominate(cluster: Cluster, *names: str) -> None:
+    """Nominate pods of 4 CPUs and priority 100; each needs two victims."""
+    seen(cluster, pods=[observed(a_pod(name).cpu(4).having(priority=100)) for name in names])
+    assert decide(cluster) == dict.fromkeys(names, "not-now")
+
+
+def victims_of(name: str) -> list[str]:
+    rows = Eviction.objects.filter(nomination__pod__name=name, nomination__active=True)
+    return list(rows.order_by("id").values_list("victim__name", flat=True))
+
+
+def end(cluster: Cluster, *names: str) -> None:
+    """Report these pods as deleted after their containers had stopped."""
+    seen(cluster, pods_gone=[f"default/{name}" for name in names], stopped={f"uid-{name}" for name in names})
+
+
+def test_each_victim_is_evicted_for_one_pod_only(cluster: Cluster) -> None:
+    nominate(cluster, "high-0", "high-1", "high-2")
+    victims = [victims_of(f"high-{n}") for n in range(3)]
+    assert [len(names) for names in victims] == [2, 2, 2]
+    assert len({name for names in victims for name in names}) == 6
+    entries = AuditEntry.objects.filter(action="pod.preempt")
+    assert sorted(entries.values_list("object_name", "reason")) == sorted(
+        (f"default/{name}", f"Selected for preemption by default/high-{n}")
+        for n, names in enumerate(victims)
+        for name in names
+    )
+
+
+def test_pod_is_due_once_its_last_victim_ended(cluster: Cluster) -> None:
+    nominate(cluster, "high")
+    first, last = victims_of("high")
+    mark_requested([one for group in claim_evictions(cluster.pk, 10) for one in group])
+    end(cluster, first)
+    assert decide(cluster) == {}
+    end(cluster, last)
+    assert decide(cluster) == {"high": "placed"}
+    assert Decision.objects.filter(pod_name="high").count() == 2
+    preemptions = Preemption.objects.order_by("victim__name").values_list("victim__name", "name", "victim__message")
+    assert list(preemptions) == [(name, "high", "Preempted by default/high") for name in sorted((first, last))]
+
+
+def test_pod_with_a_remaining_victim_is_placed_where_capacity_is_released(cluster: Cluster) -> None:
+    nominate(cluster, "high")
+    first, _ = victims_of("high")
+    node = Nomination.objects.get(active=True).node.name
+    other = next(name for name in NODES if name != node)
+    end(cluster, first)
+    end(cluster, f"low-{other}-0", f"low-{other}-1")
+    Pod.objects.filter(name="high").update(not_before=timezone.now() - timedelta(seconds=1))  # its back-off is over
+    assert decide(cluster) == {"high": "placed"}
+    assert Pod.objects.get(name="high").node == cluster.nodes.get(name=other)
+    assert not Nomination.objects.filter(active=True).exists()
+
+
+def test_claimed_evictions_are_not_claimed_again_before_the_claim_expires(cluster: Cluster) -> None:
+    nominate(cluster, "high-0", "high-1", "high-2")
+    claimed = claim_evictions(cluster.pk, 2)
+    assert [[one.victim.name for one in group] for group in claimed] == [victims_of("high-0"), victims_of("high-1")]
+    assert [[one.victim.name for one in group] for group in claim_evictions(cluster.pk, 2)] == [victims_of("high-2")]
+    assert claim_evictions(cluster.pk, 2) == []
+    Eviction.objects.update(not_before=timezone.now() - timedelta(microseconds=1))
+    again = claim_evictions(cluster.pk, 10)
+    assert [one.eviction.attempts for group in again for one in group] == [2] * 6
+    assert all(one.eviction.not_before > timezone.now() + CLAIM / 2 for group in again for one in group)
+
+
+def test_retry_while_victims_remain_adds_no_decision(cluster: Cluster) -> None:
+    nominate(cluster, "high")
+    first, _ = victims_of("high")
+    end(cluster, first)
+    Pod.objects.filter(name="high").update(queued=True, not_before=timezone.now() - timedelta(seconds=1))
+    assert decide(cluster) == {"high": "not-now"}
+    (decision,) = Decision.objects.filter(pod_name="high")
+    assert [reason.code for reason in decision.reasons][0] == "PreemptionPending"
+    assert Pod.objects.get(name="high").attempts == 2
