@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from django.conf import settings
@@ -367,7 +367,7 @@ class _SyncState:
     def __init__(self) -> None:
         self.keys: set[str] = set()
         self.synced_at: datetime | None = None
-        self.alive_at: datetime | None = None
+        self._responded_at: float | None = None  # time.time()
         self.lists = 0
         self.failures = self.status = 0
         self.reason = ""
@@ -376,6 +376,11 @@ class _SyncState:
     def is_unavailable(self) -> bool:
         """Return True if the API server lacks this resource, denies access to it, or fails repeatedly."""
         return self.status in (403, 404) or self.failures >= MAX_OPTIONAL_FAILURES
+
+    @property
+    def alive_at(self) -> datetime | None:
+        """Return the time of the last response of the API server."""
+        return None if self._responded_at is None else datetime.fromtimestamp(self._responded_at, UTC)
 
     def note(self, event: Event) -> None:
         if isinstance(event, Upserted):
@@ -390,4 +395,4 @@ class _SyncState:
             return
         elif isinstance(event, ServerResponded):
             self.failures = self.status = 0
-        self.alive_at = timezone.now()
+        self._responded_at = time.time()

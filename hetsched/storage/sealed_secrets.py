@@ -11,6 +11,7 @@ Source: RFC 5869; the Fernet specification.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from functools import lru_cache
 
 from cryptography.fernet import Fernet, InvalidToken
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -61,4 +62,9 @@ def _box(purpose: str) -> Fernet:
 
 
 def _derive(info: str) -> bytes:
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info.encode()).derive(settings.SECRET_KEY.encode())
+    return _derive_from(settings.SECRET_KEY, info)
+
+
+@lru_cache(maxsize=64)
+def _derive_from(secret: str, info: str) -> bytes:
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info.encode()).derive(secret.encode())

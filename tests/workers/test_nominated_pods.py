@@ -149,5 +149,5 @@ def test_retry_while_victims_remain_adds_no_decision(cluster: Cluster) -> None:
     Pod.objects.filter(name="high").update(queued=True, not_before=timezone.now() - timedelta(seconds=1))
     assert decide(cluster) == {"high": "not-now"}
     (decision,) = Decision.objects.filter(pod_name="high")
-    assert [reason.code for reason in decision.reasons][0] == "PreemptionPending"
+    assert decision.reasons[0].code == "PreemptionPending"
     assert Pod.objects.get(name="high").attempts == 2

@@ -42,19 +42,18 @@ class Digests:
     """Digests of the rows, cached from the last call of `of`."""
 
     def __init__(self) -> None:
-        self._rows: list[bytes] = []
+        self._rows = bytearray()  # `_BYTES` for each row
         self._seen = (-1, 0)  # epoch and log length of the state at the last call
 
     def of(self, state: DigestedState) -> str:
         """Return the digest of the current state."""
         epoch, seen = self._seen
-        rows: Iterable[int] = range(len(state.reports))
-        digests = [b""] * len(state.reports)
-        if epoch == state.epoch:
-            rows, digests = set(state.log[seen:]), list(self._rows)
+        rows: Iterable[int] = set(state.log[seen:])
+        if epoch != state.epoch:
+            rows, self._rows = range(len(state.reports)), bytearray(_BYTES * len(state.reports))
         for row in rows:
-            digests[row] = _row_digest(state, row)
-        self._rows, self._seen = digests, (state.epoch, len(state.log))
+            self._rows[_BYTES * row : _BYTES * (row + 1)] = _row_digest(state, row)
+        self._seen = (state.epoch, len(state.log))
         hasher = blake2b(encode(state.namespaces, order="sorted"), digest_size=_BYTES)
         if state.quotas.limits or state.budgets:
             hasher.update(encode((state.quotas.limits, state.budgets), order="sorted"))
@@ -64,7 +63,7 @@ class Digests:
             hasher.update(state.devices.digest)
         if state.experience:
             hasher.update(encode(state.experience.learnt, order="sorted"))
-        hasher.update(b"".join(digests))
+        hasher.update(self._rows)
         return hasher.hexdigest()
 
     def carry_over(self, state: DigestedState) -> None:
@@ -76,7 +75,7 @@ class Digests:
         """Return a copy of these digests for a copy of `state`, whose change log starts empty."""
         other = Digests()
         if self._seen == (state.epoch, len(state.log)):
-            other._rows, other._seen = self._rows, (state.epoch, 0)
+            other._rows, other._seen = bytearray(self._rows), (state.epoch, 0)
         return other
 
 

@@ -42,15 +42,20 @@ def fresh_rows(reports: Sequence[NodeReport], *, clocked: bool = False) -> list[
 
 
 class Samples:
-    """The freshness of every node's sample in a state; the methods write the resulting `used` to the state."""
+    """The freshness of every node's sample in a state; the methods write the resulting `used` to the state.
 
-    def __init__(self, fresh: list[bool]) -> None:
+    `stale` contains the names of the nodes with stale samples.
+    """
+
+    def __init__(self, fresh: list[bool], stale: tuple[str, ...]) -> None:
         self.fresh = fresh
+        self.stale = stale
 
     @classmethod
     def of(cls, state: StateView) -> Samples:
         """Create the samples of a state from the node reports, which include the use of all placed pods."""
-        samples = cls(fresh_rows(state.reports, clocked=state.clocked))
+        fresh = fresh_rows(state.reports, clocked=state.clocked)
+        samples = cls(fresh, _stale_names(state.reports, fresh))
         for row in range(len(state.reports)):
             samples._write(state, row)
         return samples
@@ -59,7 +64,7 @@ class Samples:
         """Apply the new sample of a node. It includes the use of all placed pods, and may make other samples stale."""
         fresh = fresh_rows(state.reports, clocked=state.clocked)
         changed = {other for other, now in enumerate(fresh) if now != self.fresh[other]} - {row}
-        self.fresh = fresh
+        self.fresh, self.stale = fresh, _stale_names(state.reports, fresh)
         for other in (row, *sorted(changed)):
             self._write(state, other)
             state.log.append(other)
@@ -72,13 +77,16 @@ class Samples:
             requested = field("requested")[state.resources.index[name], row] if name in state.resources.index else 0
             field("used")[position, row] = sample.get(name, requested)
 
-    def stale(self, state: StateView) -> list[str]:
-        """Return the nodes whose samples are stale."""
-        reports = zip(state.reports, self.fresh, strict=True)
-        return [report.name for report, fresh in reports if report.usage is not None and not fresh]
-
     def copy(self) -> Samples:
-        return Samples(list(self.fresh))
+        return Samples(list(self.fresh), self.stale)
+
+
+def _stale_names(reports: Sequence[NodeReport], fresh: Sequence[bool]) -> tuple[str, ...]:
+    return tuple(
+        report.name
+        for report, is_fresh in zip(reports, fresh, strict=True)
+        if report.usage is not None and not is_fresh
+    )
 
 
 def report_now(state: StateView, row: int) -> NodeReport:

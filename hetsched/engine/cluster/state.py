@@ -184,7 +184,7 @@ class ClusterState:
 
     def stale(self) -> list[str]:
         """Return the nodes whose samples are stale."""
-        return self.samples.stale(self)
+        return list(self.samples.stale)
 
     def _facts_changed(self) -> None:
         self.epoch += 1
