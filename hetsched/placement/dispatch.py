@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -59,7 +60,7 @@ _background: list[queue.SimpleQueue[_Wake]] = []  # has at most one element: the
 
 
 def send_in_background() -> None:
-    """Send the wake-ups of this process from a daemon thread, so that no request waits for them.
+    """Send the wake-ups of this process from a daemon thread, so that no request and no scheduling iteration waits.
 
     The first wake-up is sent immediately; equal wake-ups within `TOGETHER_SECONDS` are merged into one.
     """
@@ -69,6 +70,8 @@ def send_in_background() -> None:
 
 
 def _send_all(waiting: queue.SimpleQueue[_Wake]) -> None:
+    with suppress(Exception):  # the first wake-up reports a failure
+        current_app.connection_for_write().get_transport_cls()  # import the client of the broker before it is needed
     while True:
         some = {waiting.get()}
         while not waiting.empty():

@@ -93,7 +93,7 @@ class BindingsInFlight:
     """Bindings of one cluster, written by `threads`; `may_bind` returns True while a lease allows writes.
 
     `count` is the number of bindings without a result. `unproven` is True if the API server accepts bindings with wrong
-    uids. `copies_labels` is True if the API server was last seen to copy labels of the node to a pod.
+    uids. `copies_labels` is False if the API server was last seen to copy no labels of the node to a pod.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class BindingsInFlight:
     ) -> None:
         self.count = 0
         self.unproven = False
-        self.copies_labels = False
+        self.copies_labels = True  # the default since Kubernetes 1.35
         self._cluster = cluster
         self._api = api
         self._may_bind = may_bind

@@ -119,7 +119,7 @@ class InformerHost:
 
     @property
     def copies_labels(self) -> bool:
-        """Return True if the API server was last seen to copy labels of the node to a pod."""
+        """Return True unless the API server was last seen to copy no labels of the node to a pod."""
         return self.bindings.copies_labels
 
     @property

@@ -266,9 +266,7 @@ def _note_preemptions(pairs: Sequence[tuple[Nomination, int]]) -> None:
         for some in batched([victim_id for _, victim_id in pairs])
         for row in Preemption.objects.filter(victim_id__in=some).values_list(*columns)
     }
-    missing = {
-        (victim_id, nomination.pod_id, nomination.node.name): nomination.pod for nomination, victim_id in pairs
-    }
+    missing = {(victim_id, nomination.pod_id, nomination.node.name): nomination.pod for nomination, victim_id in pairs}
     rows = [
         new(
             Preemption,

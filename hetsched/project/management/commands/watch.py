@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from hetsched.inventory.connections import api_of
+from hetsched.placement import dispatch
 from hetsched.scheduling import informer_process
 
 
@@ -14,4 +15,5 @@ class Command(BaseCommand):
     help = "Run the informers of the connected Kubernetes clusters; several processes share the clusters."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        dispatch.send_in_background()
         informer_process.main(api_of, informer_process.until_signalled())
