@@ -40,7 +40,7 @@ def language_of(request: Any) -> str:
 
 
 def hook_for(language: str) -> Callable[[Any], str]:
-    """Return the msgspec `enc_hook` that encodes messages: in English, or else translated into the active language."""
+    """Return the msgspec `enc_hook` for messages: if `language` is not English, it translates into the active one."""
     return as_text if language.startswith("en") else _as_translation
 
 

@@ -54,7 +54,7 @@ def preview(
         int, typer.Option(min=1, max=10_000, help="Number of decisions to replay, each of a different pod.")
     ] = 1000,
     everybody: Annotated[
-        bool, typer.Option("--all", help="Also schedule pods of other policies with this version.")
+        bool, typer.Option("--all", help="Use this version also for pods that name another policy.")
     ] = False,
     recorded: Annotated[
         bool,
@@ -222,7 +222,10 @@ def check(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", metavar="NAME|FILE", help="Policy to check; can be repeated with -f.", show_default=False
+            "--policy",
+            metavar="NAME|FILE",
+            help="Policy to check; with -f, the option can be repeated.",
+            show_default=False,
         ),
     ] = None,
     version: Annotated[

@@ -1,4 +1,4 @@
-"""Rows of reservations with their GPUs, CPUs and devices.
+"""The reservation ledger: rows of reservations with their GPUs, CPUs and devices.
 
 Rows are inserted in bulk and ended in bulk. The partial unique indexes permit one holder for each whole GPU and each
 exclusive CPU. An index cannot check a sum, so the shares of each GPU are added up after the insert, which fails if they

@@ -23,7 +23,7 @@ class NominatedNode(msgspec.Struct, frozen=True):
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
-    """The use of a hold's capacity by a placed pod: the id of the hold's row, and the row's `namespace/name`."""
+    """The use of a hold's capacity by a placed pod: id and `namespace/name` of the pod row that held this capacity."""
 
     pod_id: int
     key: str
@@ -34,8 +34,9 @@ class Result(msgspec.Struct, frozen=True):
 
     If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet.
     `overridden` lists pods whose nominations are superseded. `used_reservation` is the hold's reservation for this pod,
-    which is freed when the pod's resources are reserved. `reserved_spec` is the spec of the reservation if it differs
-    from that of the decision: it also has the labels that the API server will copy from the node.
+    which is freed when the pod's resources are reserved. `reserved_spec` is the spec to store with the pod's own
+    reservation if it differs from the scheduled spec: it also has the labels that the API server will copy from the
+    node.
     """
 
     waiting: PendingPod

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class BodyRefused(Exception):
-    """Refusal of a body, the rest of which is not read; the response contains the reason."""
+    """Raised if a request body is refused before it is read completely; the response contains the reason."""
 
     def __init__(self, status: int, code: str, detail: str, *, retry: bool = False) -> None:
         super().__init__(detail)

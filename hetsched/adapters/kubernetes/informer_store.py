@@ -81,7 +81,7 @@ class InformerStore:
         self.quarantined: dict[tuple[str, str], Quarantined] = {}
         self._nodes: dict[str, bytes] = {}
         self._describing: dict[str, dict[str, bytes]] = {}  # node -> kind of resource -> object
-        # part of the definitions -> (kind of resource, key) -> object
+        # kind of definitions (values of `_PART_OF`) -> (resource, key) -> object
         self._defining: dict[str, dict[tuple[str, str], bytes]] = {}
         self._reports: dict[str, NodeReport] = {}
         self._boots: dict[str, str] = {}  # node -> the boot id that its kubelet reported last

@@ -1,4 +1,4 @@
-"""Leader election between installations through the Lease `kube-system/hetsched` of a cluster.
+"""The Lease `kube-system/hetsched` of a cluster: acquire, renew and release it, as in client-go.
 
 Database leases elect a process within one installation. Two installations with separate databases need this Lease, or
 both would allocate the same CPUs and GPUs. The protocol is that of client-go's leader election: the holder renews the

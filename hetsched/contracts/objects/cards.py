@@ -138,7 +138,7 @@ def vendor_of(model: str) -> str:
 
 
 def card_from_table(index: int, model: str) -> GpuCard:
-    """Return the GPU `index` of a node, described by the table, for a GPU of which only the model is known."""
+    """Return a GPU of which only index and model are known, with the properties of its model from the table."""
     facts = facts_of(model)
     if facts is None:
         return GpuCard(index=index, model=model, vendor=vendor_of(model))

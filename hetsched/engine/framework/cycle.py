@@ -1,4 +1,4 @@
-"""One scheduling cycle, from a pending pod to an assumed pod.
+"""The extension points that one pod passes in a scheduling cycle, from a pending pod to an assumed pod.
 
 The extension points run in the order of the Scheduling Framework: PreFilter, Filter, (PostFilter), PreScore, Score,
 NormalizeScore, node selection, Reserve, Permit; then, outside the serial part, PreBind, Bind, PostBind. A refusal after

@@ -55,7 +55,7 @@ def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
     assert scheduler.schedule(of("red", "a")).node == "n1"
     assert scheduler.schedule(of("red", "b")).node is None
     assert (
-        "the scheduler first tries default/a of the same owner on this node"
+        "another pod of the same owner, default/a, is tried on this node first"
         in diagnose(scheduler, of("red", "b")).summary
     )
     rejections = NodeRejections(

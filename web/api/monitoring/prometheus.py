@@ -63,9 +63,9 @@ def scrape(request: Any) -> HttpResponse:
 
 
 class _LimitedRegistry:
-    """Registry for tokens that are limited to namespaces, without the counter of out-of-scope names.
+    """Metrics registry for tokens that are limited to namespaces; it omits the counter of redacted names.
 
-    With that counter, a token could guess a pod's name and observe whether a response contained it.
+    From that counter, a client could learn whether a pod name that it guessed occurs in a response.
     """
 
     def collect(self) -> Iterator[Metric]:

@@ -289,8 +289,8 @@ def _problems(
         )
         url = f"{reverse('node', args=[agents['doubted_first']])}?{urlencode(name)}#quarantine"
         todo = _(
-            "Approve or reject these facts. Until then, hetsched does not place new pods on missing capacity and does "
-            "not use added capacity."
+            "Approve or reject these facts. Until then, hetsched places no new pods on capacity that is reported as "
+            "missing, and does not use capacity that is reported as added."
         )
         yield HealthProblem(_BAD, text % {**name, "count": agents["doubted"]}, todo, url, _("show first node"))
     for row in collectors:

@@ -90,7 +90,7 @@ def _closed(avoided: AvoidedNodes, request: Request, state: ClusterState) -> dic
             closed[name] = Refusal(MOVED_CODE if refused.reason == MOVED_AWAY else REFUSED_CODE, message)
         elif row is not None and (tried := _trial_pod(request, state, row, refused)):
             message = _rejection_message(
-                name, refused, Message("the scheduler first tries {pod} of the same owner on this node", pod=tried)
+                name, refused, Message("another pod of the same owner, {pod}, is tried on this node first", pod=tried)
             )
             closed[name] = Refusal(REFUSED_CODE, message)
     return closed

@@ -121,7 +121,7 @@ class IsaMatch:
             )
         native, emulated = demand.native or demand.qemu, demand.emulated or demand.cross
         if native and emulated:
-            template = "a node that has {isa}, or that emulates {other} or has a cross toolchain for it"
+            template = "a node that has {isa}, or that has an emulator or a cross toolchain for {other}"
             return Message(template, isa=native, other=emulated)
         if native:
             return Message("a node that has {text}", text=native)
