@@ -281,3 +281,16 @@ def test_pod_of_the_queue_is_reserved_with_the_labels_of_its_node(cluster: Clust
     assert after.request.labels == {"app": "web", ZONE: "z1"}
     assert (after.pk == before.pk) is copies  # reserved again only if the labels were not expected
     assert_state_agrees(cluster)
+
+
+def test_placed_arrival_requeues_pods_that_wait_for_it(cluster: Cluster, lease: Lease) -> None:
+    hostname = "kubernetes.io/hostname"
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n1").labelled({hostname: "n1"}).build()]), epoch=1)
+    follower = a_pod("follower").near(hostname, app="leader")
+    apply_changes(cluster.pk, Changes(pods=[arriving(follower)]), epoch=1)
+    loop = SchedulingLoop(BindingHost(copies_labels=False), cluster.pk, "live", 200)
+    assert [result.verdict.value for result in loop.iterate(lease).results] == ["not-now"]
+    assert not Pod.objects.get(name="follower").queued
+    place(lease, a_pod("leader").labelled(app="leader"))
+    write_placement_effects(cluster.pk)
+    assert Pod.objects.get(name="follower").queued

@@ -242,3 +242,13 @@ def test_recorded_allocations_are_kept() -> None:
     placed = state.assume(state.compile(built(a_pod().gpu(1))), 0, EMPTY)
     assert [(card.index, card.milli, card.memory_mib) for card in placed.allocation.gpus] == [(0, 1000, 40960)]
     assert state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]
+
+
+def test_requested_amounts_belong_to_the_requested_resources() -> None:
+    state = ClusterState([a_node("n1").build()])
+    pod = a_pod("p").cpu(0).memory("1Gi").build()
+    compiled = state.compile(pod).compiled
+    found = dict(zip(compiled.needs_rows.tolist(), compiled.needs.tolist(), strict=True))
+    wanted = {name: amount for name, amount in pod.shape.requests if amount}  # without the CPU, of which 0 is requested
+    assert found == {state.resources.index[name]: amount for name, amount in wanted.items()}
+    assert found[state.resources.index["memory"]] == 2**30
