@@ -15,7 +15,7 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes
-from hetsched.placement.actions.evictions import CLAIM, claim_evictions, mark_requested
+from hetsched.placement.actions.evictions import CLAIM, claim_evictions, mark_refused, mark_requested
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling.leases import Lease, leading
@@ -139,7 +139,8 @@ def test_claimed_evictions_are_not_claimed_again_before_the_claim_expires(cluste
     Eviction.objects.update(not_before=timezone.now() - timedelta(microseconds=1))
     again = claim_evictions(cluster.pk, 10)
     assert [one.eviction.attempts for group in again for one in group] == [2] * 6
-    assert all(one.eviction.not_before > timezone.now() + CLAIM / 2 for group in again for one in group)
+    claimed_until = Eviction.objects.values_list("not_before", flat=True)
+    assert all(until is not None and until > timezone.now() + CLAIM / 2 for until in claimed_until)
 
 
 def test_retry_while_victims_remain_adds_no_decision(cluster: Cluster) -> None:
@@ -151,3 +152,31 @@ def test_retry_while_victims_remain_adds_no_decision(cluster: Cluster) -> None:
     (decision,) = Decision.objects.filter(pod_name="high")
     assert decision.reasons[0].code == "PreemptionPending"
     assert Pod.objects.get(name="high").attempts == 2
+
+
+def test_pod_of_higher_priority_ends_the_nomination_that_it_displaces(cluster: Cluster) -> None:
+    nominate(cluster, "high-0", "high-1", "high-2")
+    seen(cluster, pods=[observed(a_pod("urgent").cpu(8).having(priority=1000))])
+    assert decide(cluster) == {"urgent": "not-now"}
+    node = Nomination.objects.get(pod__name="urgent", active=True).node
+    displaced = Nomination.objects.get(node=node, active=False)
+    assert displaced.pod.name.startswith("high-")
+    assert displaced.end_reason == "default/urgent needs the resources"
+    assert displaced.pod.queued
+    assert Nomination.objects.filter(active=True).count() == 3
+
+
+def test_refused_evictions_are_named_if_no_other_victims_help(cluster: Cluster) -> None:
+    nominate(cluster, "high")
+    for _ in range(12):  # each of the 12 running pods is refused at most once
+        claimed = claim_evictions(cluster.pk, 1)
+        if not claimed:
+            break
+        mark_refused(cluster.pk, claimed[0][0], "the budget allows no eviction")
+        assert decide(cluster) == {"high": "not-now"}
+    refused = set(Eviction.objects.filter(state=Eviction.REFUSED).values_list("victim__name", flat=True))
+    assert len(refused) == 9  # three pods on each node: the fourth alone does not release enough
+    assert not Nomination.objects.filter(active=True).exists()
+    reasons = Decision.objects.filter(pod_name="high").latest("id").reasons
+    named = {str(reason.message) for reason in reasons if reason.code == "PreemptionRefused"}
+    assert named == {f"default/{name} was not evicted: the budget allows no eviction" for name in refused}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from django.db import DatabaseError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -150,3 +151,14 @@ def test_rejection_uses_the_error_field_of_the_response(ask: Any, live: Cluster)
     for name, code in (("", "ClusterAmbiguous"), ("third", "ClusterUnknown")):
         with pytest.raises(InputError, match=code):
             known.of(name)
+
+
+def test_database_failure_is_counted_as_refused(live: Cluster) -> None:
+    class Away:
+        def filter(self, args: Any) -> Any:
+            raise DatabaseError("no connection")
+
+    answered = verbs(Extenders(lambda _: cast(Extender, Away())))["filter"]
+    response = answered("live", json.dumps({"Pod": a_plain_pod("p"), "NodeNames": ["amd"]}).encode())
+    assert response.refused
+    assert json.loads(response.body)["Error"] == "hetsched: the database does not respond [DatabaseAway]"
