@@ -9,8 +9,9 @@ from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.models import Cluster, Node
-from hetsched.journal.audit import Program
+from hetsched.inventory.actions import create_cluster
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.journal.audit import SYSTEM, Program
 from hetsched.placement.actions import import_cluster, record, submit
 from hetsched.placement.models import Pod, Workload
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
@@ -32,6 +33,29 @@ def a_cluster(*nodes: NodeBuilder, name: str = "fleet", running: tuple[PodBuilde
     reports: tuple[NodeReport, ...] = tuple(node.build() for node in nodes or (a_node("n1").gpus(2),))
     content = ClusterContent(nodes=reports, running=tuple(pod.build() for pod in running))
     return import_cluster(content, name=name, actor=ALICE, **more)
+
+
+def a_live_cluster() -> Cluster:
+    """Create a live cluster without nodes, whose informer has epoch 1, and the built-in policies."""
+    builtin_policies()
+    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
+    Connection.objects.create(cluster=made, follower_epoch=1)
+    return made
+
+
+class BindingHost:
+    """Host of a scheduling loop that may always decide and binds its pods itself."""
+
+    binds = True
+
+    def __init__(self, *, copies_labels: bool = False) -> None:
+        self.copies_labels = copies_labels
+
+    def may_decide(self) -> bool:
+        return True
+
+    def still_leads(self, lease: Lease) -> bool:
+        return True
 
 
 def submitted(cluster: Cluster, *pods: PodBuilder | PodSpec, **more: Any) -> Workload:

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.journal.audit import SYSTEM
+from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes
 from hetsched.placement.cluster_snapshot import load_state
@@ -17,7 +15,7 @@ from hetsched.placement.models import Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
-from tests.builtins import builtin_policies
+from tests.situations import a_live_cluster
 
 pytestmark = pytest.mark.django_db
 
@@ -25,10 +23,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    builtin_policies()
-    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made, follower_epoch=1)
-    return made
+    return a_live_cluster()
 
 
 def seen(cluster: Cluster, **changes: Any) -> None:

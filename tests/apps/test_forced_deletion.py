@@ -13,9 +13,7 @@ from hetsched.adapters.objects.fields import is_dns_subdomain
 from hetsched.contracts.message import HIDDEN, Message
 from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.journal.audit import SYSTEM
+from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import apply_changes, begin_binding, decisions, terminating_pods
 from hetsched.placement.actions.terminating_pods import ANOTHER_MACHINE, release_orphaned_pods
 from hetsched.placement.actions.transfer import export_cluster
@@ -27,8 +25,7 @@ from hetsched.placement.scheduler_cache import cache_of
 from hetsched.scheduling import worker_host
 from hetsched.storage.snapshot_read import database_now
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.builtins import builtin_policies
-from tests.situations import placing, recorded
+from tests.situations import a_live_cluster, placing, recorded
 
 pytestmark = pytest.mark.django_db
 KEY, REMNANT = "default/p", "p~u1"
@@ -40,9 +37,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     from hetsched.placement import dispatch
 
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    builtin_policies()
-    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made, follower_epoch=1)
+    made = a_live_cluster()
     seen(made, nodes=[a_node("n1").gpus(2).build()])
     seen(made, pods=[an_observed_pod(a_pod("p").gpu())])
     recorded(made, placing(made, "n1", CardGrant(1, 1000, 0)))

@@ -14,8 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.objects.allocation import Allocation, ZoneGrant
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.policy import PluginUse
-from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
+from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes, begin_binding, delete_former_reservations
@@ -29,8 +28,7 @@ from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.models import PolicyRevision
 from hetsched.scheduling import worker_host
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.builtins import builtin_policies
-from tests.situations import placing, recorded
+from tests.situations import a_live_cluster, placing, recorded
 
 pytestmark = pytest.mark.django_db
 KEY = "default/p"
@@ -40,9 +38,7 @@ KEY = "default/p"
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with one node of 8 CPUs on which our pod `p` runs with one CPU."""
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    builtin_policies()
-    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made, follower_epoch=1)
+    made = a_live_cluster()
     seen(made, nodes=[a_node("n1").build()])
     seen(made, pods=[an_observed_pod(a_pod("p").cpu(1))])
     recorded(made, placing(made, "n1"))

@@ -11,9 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
-from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.journal.audit import SYSTEM
+from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, apply_changes, write_placement_effects
@@ -24,10 +22,10 @@ from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_result import Result
 from hetsched.scheduling import arrivals
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
-from hetsched.scheduling.leases import Lease, leading
+from hetsched.scheduling.leases import Lease
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.builtins import builtin_policies
+from tests.situations import BindingHost, a_live_cluster, acquire_lease
 
 pytestmark = pytest.mark.django_db
 MOST_STATEMENTS = 8
@@ -37,9 +35,7 @@ MOST_STATEMENTS = 8
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with one node of 8 CPUs, whose state is in the scheduler cache."""
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    builtin_policies()
-    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made, follower_epoch=1)
+    made = a_live_cluster()
     apply_changes(made.pk, Changes(nodes=[a_node("n1").build()]), epoch=1)
     with cache_of(made.pk).locked_snapshot():
         pass
@@ -48,9 +44,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def lease(cluster: Cluster) -> Lease:
-    held = leading.take(cluster.pk, "test")
-    assert held is not None
-    return held
+    return acquire_lease(cluster)
 
 
 def arriving(pod: PodBuilder, uid: str = "") -> ObservedPod:
@@ -218,21 +212,6 @@ def test_end_of_a_pod_without_written_effects_leaves_no_load(cluster: Cluster, l
 ZONE = "topology.kubernetes.io/zone"
 
 
-class BindingHost:
-    """Host of a scheduling loop that may always decide and binds its pods itself."""
-
-    binds = True
-
-    def __init__(self, *, copies_labels: bool) -> None:
-        self.copies_labels = copies_labels
-
-    def may_decide(self) -> bool:
-        return True
-
-    def still_leads(self, lease: Lease) -> bool:
-        return True
-
-
 def place_with_node_labels(cluster: Cluster, lease: Lease) -> tuple[Pod, ObservedPod]:
     """Place pod `p` on a node in zone z1; return its row, and the pod as the API server sends it after the binding."""
     apply_changes(cluster.pk, Changes(nodes=[a_node("n2").labelled({ZONE: "z1"}).build()]), epoch=1)
@@ -288,7 +267,7 @@ def test_placed_arrival_requeues_pods_that_wait_for_it(cluster: Cluster, lease: 
     apply_changes(cluster.pk, Changes(nodes=[a_node("n1").labelled({hostname: "n1"}).build()]), epoch=1)
     follower = a_pod("follower").near(hostname, app="leader")
     apply_changes(cluster.pk, Changes(pods=[arriving(follower)]), epoch=1)
-    loop = SchedulingLoop(BindingHost(copies_labels=False), cluster.pk, "live", 200)
+    loop = SchedulingLoop(BindingHost(), cluster.pk, "live", 200)
     assert [result.verdict.value for result in loop.iterate(lease).results] == ["not-now"]
     assert not Pod.objects.get(name="follower").queued
     place(lease, a_pod("leader").labelled(app="leader"))

@@ -9,44 +9,27 @@ import pytest
 from django.utils import timezone
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.journal.audit import SYSTEM
+from hetsched.inventory.models import Cluster
 from hetsched.journal.models import AuditEntry
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes
 from hetsched.placement.actions.evictions import CLAIM, claim_evictions, mark_refused, mark_requested
 from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
 from hetsched.placement.queries.invariants import check_invariants
-from hetsched.scheduling.leases import Lease, leading
+from hetsched.scheduling.leases import leading
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.builtins import builtin_policies
+from tests.situations import BindingHost, a_live_cluster, acquire_lease
 
 pytestmark = pytest.mark.django_db
 NODES = ("n1", "n2", "n3")
-
-
-class Host:
-    """Host of a scheduling loop that may always decide."""
-
-    binds = True
-    copies_labels = False
-
-    def may_decide(self) -> bool:
-        return True
-
-    def still_leads(self, lease: Lease) -> bool:
-        return True
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with three nodes of 8 CPUs, each full of four running pods of 2 CPUs and priority 0."""
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    builtin_policies()
-    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made, follower_epoch=1)
+    made = a_live_cluster()
     running = [observed(a_pod(f"low-{node}-{n}").cpu(2), node=node) for node in NODES for n in range(4)]
     seen(made, nodes=[a_node(name).build() for name in NODES], pods=running)
     return made
@@ -67,9 +50,8 @@ def observed(pod: PodBuilder, node: str = "") -> ObservedPod:
 
 def decide(cluster: Cluster) -> dict[str, str]:
     """Decide the due pods; return the verdict of each."""
-    lease = leading.take(cluster.pk, "test")
-    assert lease is not None
-    results = SchedulingLoop(Host(), cluster.pk, "live", 200).iterate(lease).results
+    lease = acquire_lease(cluster)
+    results = SchedulingLoop(BindingHost(), cluster.pk, "live", 200).iterate(lease).results
     leading.release(lease)
     assert check_invariants(Cluster.objects.get(pk=cluster.pk)) == []
     return {result.waiting.spec.name: result.verdict.value for result in results}

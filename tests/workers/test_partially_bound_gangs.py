@@ -13,9 +13,7 @@ from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.workload import GangMember
-from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
-from hetsched.journal.audit import SYSTEM
+from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import apply_changes, begin_binding, progress
 from hetsched.placement.actions.evictions import claim_evictions, displace
 from hetsched.placement.actions.gangs import settle_incomplete_gangs
@@ -23,8 +21,7 @@ from hetsched.placement.models import Eviction, Nomination, PartiallyBoundGang, 
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.builtins import builtin_policies
-from tests.situations import placing, recorded
+from tests.situations import a_live_cluster, placing, recorded
 
 pytestmark = pytest.mark.django_db
 NO = "a webhook says no"
@@ -36,9 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     from hetsched.placement import dispatch
 
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
-    builtin_policies()
-    made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
-    Connection.objects.create(cluster=made, follower_epoch=1)
+    made = a_live_cluster()
     seen(made, nodes=[a_node("n1").build()])
     return made
 
