@@ -37,7 +37,7 @@ def record_conflicts(cluster: Cluster, raised: Mapping[int, Sequence[FactConflic
             changed.append((node, new))
     write_columns([node for node, _ in changed], _COLUMNS)
     about = [
-        (audit_name(cluster, node), {conflict.fact: _describe(conflict) for conflict in new.values()})
+        (audit_name(cluster, node), "", {conflict.fact: _describe(conflict) for conflict in new.values()})
         for node, new in changed
     ]
     record_many(SYSTEM, "node.doubt", about)

@@ -55,10 +55,10 @@ def record(
 
 
 def record_many(
-    actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], dict[str, Any]]], reason: str = ""
+    actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], str, dict[str, Any]]]
 ) -> None:
-    """Add one entry for each object with its details, all with the same action and reason."""
-    insert([_entry(actor.name, actor.role, action, obj, reason, details) for obj, details in about])
+    """Add one entry for each object with its reason and details, all with the same action."""
+    insert([_entry(actor.name, actor.role, action, obj, reason, details) for obj, reason, details in about])
 
 
 def _entry(

@@ -121,7 +121,7 @@ class ArrivalScheduler:
             if not results:
                 return PlacedBatch(untried=untried)
             if copies_labels:
-                results = [with_node_labels(snapshot.state, result) for result in results]
+                results = with_node_labels(snapshot.state, results)
             committed = record_placed_arrivals(
                 lease.cluster_id,
                 [(rows[result.waiting.spec.key], result) for result in results],

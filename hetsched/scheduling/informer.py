@@ -367,7 +367,7 @@ class _SyncState:
     def __init__(self) -> None:
         self.keys: set[str] = set()
         self.synced_at: datetime | None = None
-        self._responded_at: float | None = None  # time.time()
+        self.alive_at: datetime | None = None
         self.lists = 0
         self.failures = self.status = 0
         self.reason = ""
@@ -376,11 +376,6 @@ class _SyncState:
     def is_unavailable(self) -> bool:
         """Return True if the API server lacks this resource, denies access to it, or fails repeatedly."""
         return self.status in (403, 404) or self.failures >= MAX_OPTIONAL_FAILURES
-
-    @property
-    def alive_at(self) -> datetime | None:
-        """Return the time of the last response of the API server."""
-        return None if self._responded_at is None else datetime.fromtimestamp(self._responded_at, UTC)
 
     def note(self, event: Event) -> None:
         if isinstance(event, Upserted):
@@ -395,4 +390,4 @@ class _SyncState:
             return
         elif isinstance(event, ServerResponded):
             self.failures = self.status = 0
-        self._responded_at = time.time()
+        self.alive_at = datetime.now(UTC)  # without the lookup of a setting, because every event is noted

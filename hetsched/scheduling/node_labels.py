@@ -7,6 +7,8 @@ Source: Kubernetes KEP-4742, admission plugin PodTopologyLabels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from hetsched.contracts.objects.workload import copied_labels
@@ -14,8 +16,12 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.placement.scheduling_result import Result
 
 
-def with_node_labels(state: ClusterState, result: Result) -> Result:
-    """Add the copied labels of the node to a placed pod, in the state and in the reserved spec of its result."""
+def with_node_labels(state: ClusterState, results: Sequence[Result]) -> list[Result]:
+    """Add the copied labels of its node to each placed pod, in the state and in the reserved spec of the result."""
+    return [_with_node_labels(state, result) for result in results]
+
+
+def _with_node_labels(state: ClusterState, result: Result) -> Result:
     if result.node_id is None:
         return result
     spec = result.waiting.spec

@@ -132,7 +132,7 @@ class SchedulingLoop:
                 seconds = min(settings.HETSCHED_LEASE_SECONDS / 4, LONGEST_BATCH_SECONDS)
                 results = cycle.decide(pods, policy, seconds, self._most, used_seconds)
                 if self._host.copies_labels:
-                    results = [with_node_labels(snapshot.state, result) for result in results]
+                    results = with_node_labels(snapshot.state, results)
                 results = self._record(cycle, results, where)
                 done = not cycle.failed
             finally:

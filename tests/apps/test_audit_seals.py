@@ -110,6 +110,6 @@ def test_other_key_is_distinguished_from_a_forgery(settings: Any) -> None:
 def test_entry_has_its_request_id() -> None:
     with bound_contextvars(request_id="r-1"):
         record(actor="ada", action="x", obj=("node", "n1"))
-        record_many(SYSTEM, "y", [(("node", "n1"), {}), (("node", "n2"), {})])
+        record_many(SYSTEM, "y", [(("node", "n1"), "", {}), (("node", "n2"), "", {})])
     record(actor="ada", action="z", obj=("node", "n1"))
     assert list(AuditEntry.objects.order_by("id").values_list("request_id", flat=True)) == ["r-1", "r-1", "r-1", ""]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def sealed() -> None:
-    record_many(SYSTEM, "node.cordon", [(("node", f"n{number}"), {}) for number in range(3)])
+    record_many(SYSTEM, "node.cordon", [(("node", f"n{number}"), "", {}) for number in range(3)])
     seal_new(settled=timedelta(0))
 
 

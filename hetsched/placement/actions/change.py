@@ -227,7 +227,7 @@ class ClusterTransaction:
             pods_of[reservation.pod.workload_id or ""] += 1
         details = {"cluster": self.cluster.name, "policy": ""}
         record_many(
-            SYSTEM, "workload.submit", [(("workload", key), {**details, "pods": n}) for key, n in pods_of.items()]
+            SYSTEM, "workload.submit", [(("workload", key), "", {**details, "pods": n}) for key, n in pods_of.items()]
         )
         self._requeue(Event.POD_PLACED)
         self.cluster.effects_due_since = None

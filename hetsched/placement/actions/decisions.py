@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any
 
 from django.conf import settings
@@ -31,10 +30,9 @@ from hetsched.contracts.message import Message, as_text
 from hetsched.contracts.waits import bits_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_loads import Conflict, Contradiction, advance
-from hetsched.journal.audit import SYSTEM, record_many
 from hetsched.placement.in_place import fingerprint
-from hetsched.placement.lifecycle import HOLDING, QUEUED, State
-from hetsched.placement.models import Decision, Eviction, Nomination, Pod, Preemption
+from hetsched.placement.lifecycle import QUEUED, State
+from hetsched.placement.models import Decision, Pod
 from hetsched.placement.models.holds import CAME
 from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.placement.scheduling_queue.backoff_queue import backoff
@@ -49,7 +47,8 @@ from hetsched.storage.statements import change_many
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import BACK_IN_QUEUE, ClusterTransaction, move_rows
+from .change import ClusterTransaction, move_rows
+from .evictions import evict_now, nominate
 from .holds import use_capacity
 
 NEWS_SOON, NEWS_AFTER = timedelta(seconds=1), timedelta(minutes=1)
@@ -84,9 +83,9 @@ def record(
             decisions = _insert_decisions(change, recorded, revision, snapshot)
             deciding = {decision.pod_id: decision.pk for decision in decisions}
             for result in results:
-                _evict(change, result, deciding.get(result.waiting.pod_id))
+                evict_now(change, result, deciding.get(result.waiting.pod_id))
             if cluster.kind == ClusterKind.KUBERNETES:
-                _nominate(change, results)
+                nominate(change, results)
             _move(change, results, deciding, revision, news_at)
             placed = [result for result in recorded if result.verdict is Verdict.PLACED]
             used = [result.used_reservation.pod_id for result in placed if result.used_reservation is not None]
@@ -129,116 +128,6 @@ def check_policies(results: Sequence[Result]) -> None:
     stale = sorted(name for name, version in cited.items() if active.get(name, 0) != version)
     if stale:
         raise Conflict(Message("policy {policy} now has another active version", policy=stale[0]))
-
-
-def _evict(change: ClusterTransaction, result: Result, decision_id: int | None) -> None:
-    """Remove the victims of one decision from their nodes.
-
-    Raises: Conflict if a victim has no active reservation.
-    """
-    if not result.evicted or result.nominated is not None:
-        return
-    (victims,) = _victims(change, [result])
-    reason = Message("Preempted by {pods}", pods=result.waiting.spec.key)
-    change.free(victims, reason)
-    change.move([pod for pod in victims if pod.origin == Pod.SUBMITTED], State.PENDING, **BACK_IN_QUEUE, message=reason)
-    ended = [pod for pod in victims if pod.origin == Pod.IMPORTED]
-    change.move(ended, State.FAILED, queued=False, finished_at=change.now, message=reason)
-    change.requeue()
-    Preemption.objects.bulk_create(
-        Preemption(
-            victim=pod,
-            preemptor_id=result.waiting.pod_id,
-            decision_id=decision_id,
-            namespace=result.waiting.spec.namespace,
-            name=result.waiting.spec.name,
-            node_name=result.node_name,
-            created_at=change.now,
-        )
-        for pod in victims
-    )
-    _audit(victims, reason, result.node_name)
-
-
-def _victims(change: ClusterTransaction, results: Sequence[Result]) -> list[list[Pod]]:
-    """Return the victims of each decision.
-
-    Raises: Conflict if a victim has no active reservation.
-    """
-    names = sorted({item.pod.partition("/")[2] for result in results for item in result.evicted})
-    holding = [state.value for state in HOLDING]
-    pods = {
-        pod.key: pod
-        for some in batched(names)
-        for pod in Pod.objects.filter(cluster=change.cluster, name__in=some, state__in=holding).defer("spec")
-    }
-    found = []
-    for result in results:
-        keys = {item.pod for item in result.evicted}
-        if missing := len(keys - pods.keys()):
-            raise Conflict(f"{missing} of {len(keys)} victims of {result.waiting.spec.key} have no active reservation")
-        found.append(sorted((pods[key] for key in keys), key=attrgetter("pk")))
-    return found
-
-
-def _audit(victims: Sequence[Pod], reason: str, node: str) -> None:
-    about = [(("pod", victim.key), {"node": node, "workload": victim.workload_id}) for victim in victims]
-    record_many(SYSTEM, "pod.preempt", about, reason)
-
-
-def _nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
-    """Create the nominations of a batch; end earlier nominations that were not repeated or are superseded.
-
-    Raises: Conflict if a victim has no active reservation.
-    """
-    # pods without an earlier decision have no nomination
-    before = [result for result in results if result.waiting.decision_id is not None]
-    over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
-    if over:
-        change.end_nominations(over, Message("a new decision was made"))
-    overridden = {key: result for result in results for key in result.overridden}
-    if overridden:
-        rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")
-        for pod in [row.pod for row in rows if row.pod.key in overridden]:
-            change.end_nominations(
-                [pod.pk], Message("{pod} needs the resources", pod=overridden[pod.key].waiting.spec.key)
-            )
-            Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None, flushed=False)
-    fresh = [result for result in results if result.nominated is not None and result.evicted]
-    if fresh:
-        _insert_nominations(change, fresh)
-        change.discard_decisions()
-        dispatch.wake(change.cluster.pk, dispatch.EVICT)
-
-
-def _insert_nominations(change: ClusterTransaction, results: Sequence[Result]) -> None:
-    """Insert the nominations of these results, and the evictions of their victims.
-
-    Raises: Conflict if a victim has no active reservation.
-    """
-    cluster, nominations, evictions = change.cluster, [], []
-    victims = _victims(change, results)
-    for result in results:
-        assert result.nominated is not None
-        nomination = new(
-            Nomination,
-            pod_id=result.waiting.pod_id,
-            node_id=result.nominated.node_id,
-            cluster_id=cluster.pk,
-            allocation=result.nominated.allocation,
-            revision=cluster.revision,
-            created_at=change.now,
-        )
-        nominations.append(nomination)
-    insert(nominations)
-    for result, nomination, pods in zip(results, nominations, victims, strict=True):
-        budgets = {item.pod: item.pdb or "" for item in result.evicted}
-        for pod in pods:
-            row = {"cluster_id": cluster.pk, "nomination_id": nomination.pk, "victim_id": pod.pk}
-            evictions.append(new(Eviction, **row, budget=budgets[pod.key][:320]))
-        reason = Message("Selected for preemption by {pod}", pod=result.waiting.spec.key)
-        _audit(pods, reason, result.nominated_node)
-    insert(evictions)
 
 
 def reserved_pod(result: Result) -> ReservedPod:

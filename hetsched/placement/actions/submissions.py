@@ -253,7 +253,7 @@ def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
         actor,
         "workload.submit",
         [
-            (workload, {"cluster": workload.cluster.name, "pods": len(pods), "policy": workload.policy})
+            (workload, "", {"cluster": workload.cluster.name, "pods": len(pods), "policy": workload.policy})
             for workload, pods in groups
         ],
     )
