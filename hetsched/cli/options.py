@@ -136,7 +136,7 @@ def read_cluster(cluster: Sequence[str]) -> ClusterContent:
     if not nodes.nodes:
         raise InputError(
             "ClusterWithoutNodes",
-            "the file contains no Node object",
+            "the file contains no Node object" if cluster else "no file with nodes is given",
             place=f"--cluster {', '.join(cluster)}".rstrip(),
             hint=_ADD_NODES,
         )

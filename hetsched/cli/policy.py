@@ -266,9 +266,8 @@ def _check_server(cluster: list[str], policy: list[str], version: int, server: s
     from hetsched.contracts.api.golden import GoldenCheck
 
     if len(policy) != 1 or len(cluster) > 1:
-        raise InputError(
-            "OptionMissing", "too many values: use one --policy and at most one --cluster", place="--policy"
-        )
+        text = "without -f, one --policy and at most one --cluster are possible"
+        raise InputError("OptionMissing", text, place="--policy", hint="Use --policy NAME, or -f FILE to check files")
     asked: dict[str, Any] = {"policy": policy[0], "version": version, "cluster": "".join(cluster)}
     if policy[0] == STDIN or Path(policy[0]).is_file():
         read = parse_cluster(read_sources(policy, "--policy")).policies
