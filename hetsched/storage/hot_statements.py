@@ -145,8 +145,9 @@ def move_pods(columns: tuple[str, ...]) -> PreparedUpdate:
 
 QUEUE_PODS = PreparedUpdate(
     lambda: (
-        _rows("placement.Pod", _indexed("placement.Pod", "placement_pod_live_state"), cluster=Parameter("cluster"))
-        .filter(Q(queued=False) | Q(flushed=True), state__in=ListParameter("states", str))
+        _rows("placement.Pod", cluster=Parameter("cluster"), state__in=ListParameter("states", str))
+        # The condition of the index comes last: SQLite searches the index by the first list of states.
+        .filter(Q(queued=False) | Q(flushed=True), _indexed("placement.Pod", "placement_pod_live_state"))
         .alias(helped=F("helped_by").bitand(Parameter("bits", IntegerField())))  # type: ignore[arg-type]
         .exclude(helped=0)
     ),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from hetsched.contracts.api.decision import Verdict
@@ -19,7 +21,7 @@ from hetsched.placement.actions import apply_changes, cancel, record
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduling_queue import unschedulable_pods
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
-from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed_out_pods
+from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods, requeue_timed_out_pods
 from hetsched.placement.scheduling_result import Result
 from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
@@ -139,6 +141,27 @@ def test_hints_are_stored_with_the_decision_and_renewed() -> None:
     assert before is not None
     assert pod.tried_at > before
     assert Decision.objects.filter(pod=pod).count() == 1
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="counts the instructions of SQLite")
+def test_cost_of_an_event_is_independent_of_the_running_pods() -> None:
+    cluster = a_cluster()
+    (pod,) = placed(cluster, "n1", a_pod("p-0"))
+
+    def instructions() -> int:
+        counted = count()
+        connection.connection.set_progress_handler(lambda: next(counted) < 0, 1)
+        requeue_pods(Cluster.objects.get(pk=cluster.pk), [Event.POD_RELEASED])
+        connection.connection.set_progress_handler(None, 1)
+        return next(counted)
+
+    instructions()  # compiles the statement
+    before = instructions()
+    pod.refresh_from_db()
+    for number in range(1, 200):
+        pod.pk, pod.name, pod.uid = None, f"p-{number}", f"u-{number}"
+        pod.save(force_insert=True)
+    assert instructions() < 1.5 * before
 
 
 # -- on a live cluster -------------------------------------------------------------------------------------------------
