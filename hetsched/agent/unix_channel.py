@@ -35,6 +35,8 @@ class UnixChannel:
             ("grpc.max_receive_message_length", most_bytes),
             ("grpc.default_authority", "localhost"),
             ("grpc.enable_http_proxy", 0),
+            # A new channel does not share the failed connection, and the backoff, of the one that it replaces.
+            ("grpc.use_local_subchannel_pool", 1),
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 1000),
         )
