@@ -33,28 +33,26 @@ from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_loads import write_columns
 from hetsched.placement import dispatch
-from hetsched.placement.lifecycle import HOLDING, LISTED, UNPLACED, State
+from hetsched.placement.lifecycle import HOLDING, UNPLACED, State
 from hetsched.placement.models import Pod
+from hetsched.placement.models.workloads import UNREPORTED
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
 from hetsched.scheduling.leases import reporting
-from hetsched.storage.literals import literals
 from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 100
 REST_SECONDS = 0.1
 LATE = timedelta(seconds=15)
 AT_ONCE = 8
-_BOUND = sorted(state.value for state in HOLDING - {State.PLACED, State.BINDING})
-_UNPLACED = sorted(state.value for state in UNPLACED)
+_REPORTED = sorted(state.value for state in (State.PENDING, *UNPLACED, *HOLDING - {State.PLACED, State.BINDING}))
 
 
 def unreported(cluster_id: int) -> Q:
     """Return the condition for pods whose latest decision has not been reported to the cluster."""
-    taken_back = Q(state=State.PENDING.value) & ~Q(message="")
-    decided = Q(state__in=_UNPLACED) | Q(state__in=_BOUND) | taken_back
-    changed = Q(reported_decision=None) | ~Q(reported_decision=F("decision_id"))
-    return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & changed
+    # A pending pod with a message has a decision that was undone.
+    decided = Q(state__in=_REPORTED) & ~Q(state=State.PENDING.value, message="")
+    return Q(cluster_id=cluster_id, origin__in=Pod.OURS, decision__isnull=False) & decided & UNREPORTED
 
 
 def unreported_policies(cluster_id: int) -> Q:
@@ -87,13 +85,13 @@ def run(cluster_id: int) -> int:
 
 def _is_due(cluster_id: int) -> bool:
     """Return whether there are unreported decisions or policies."""
-    pods = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
+    pods = Pod.objects.filter(unreported(cluster_id))
     return pods.exists() or PolicyObject.objects.filter(unreported_policies(cluster_id)).exists()
 
 
 def _has_untried_pods(cluster_id: int) -> bool:
     """Return whether there are pods with an unreported decision and without a failed report."""
-    due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
+    due = Pod.objects.filter(unreported(cluster_id))
     return due.filter(report_failed_at=None).exists()
 
 
@@ -130,7 +128,7 @@ def _concurrency(cluster_id: int, since: datetime | None, now: datetime) -> int:
 def _has_undecided_pods(cluster_id: int) -> bool:
     """Return whether there are pods that wait for a node, a binding or their first decision."""
     states = (State.PENDING.value, State.PLACED.value, State.BINDING.value)
-    return Pod.objects.filter(cluster_id=cluster_id, state__in=states).filter(state__in=LISTED).exists()
+    return Pod.objects.filter(cluster_id=cluster_id, state__in=states).exists()
 
 
 def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
@@ -145,7 +143,7 @@ def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
 
 def _due_results(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
     """Return the next decisions to report, and the time of the oldest decision."""
-    due = Pod.objects.filter(unreported(cluster_id), state__in=literals(LISTED))
+    due = Pod.objects.filter(unreported(cluster_id))
     rows = due.order_by(F("report_failed_at").asc(nulls_first=True), "id").values_list(
         "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",
         "node__name", "decision__nominated_node", "decision__created_at",

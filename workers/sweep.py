@@ -45,7 +45,7 @@ from hetsched.placement.actions.kubelet_rejections import prune_rejections, requ
 from hetsched.placement.actions.live_submissions import due_objects
 from hetsched.placement.actions.rebalance_state import has_running_plan, prune_plans
 from hetsched.placement.actions.shadow_decisions import has_pending_comparisons, prune_comparisons
-from hetsched.placement.actions.terminating_pods import release_orphaned_pods
+from hetsched.placement.actions.terminating_pods import RELEASED_AT_ONCE, release_orphaned_pods
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.notifications.deliveries import due_hosts, fail_old_deliveries, prune_deliveries
 from hetsched.placement.scheduling_queue.active_queue import active_pods
@@ -96,7 +96,7 @@ def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], obj
     yield partial(apply_samples, cluster.pk)
     yield partial(expire_samples, cluster.pk)
     yield partial(requeue_after_backoff, cluster.pk, now)
-    yield partial(release_orphaned_pods, cluster.pk)
+    yield partial(_release_orphaned_pods, cluster.pk)
     yield partial(end_holds, cluster.pk)
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
@@ -143,6 +143,11 @@ def _shared_steps(now: datetime) -> Iterator[Callable[[], object]]:
 
 def _is_left_waiting(cluster_id: int) -> bool:
     return active_pods(cluster_id).exists() and not leading.is_held(cluster_id)
+
+
+def _release_orphaned_pods(cluster_id: int) -> None:
+    while release_orphaned_pods(cluster_id) == RELEASED_AT_ONCE:
+        pass
 
 
 def _settle_gangs(cluster_id: int) -> None:

@@ -67,7 +67,7 @@ HOLDING = frozenset({State.PLACED, State.BINDING, State.BOUND, State.RUNNING})
 FINISHED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 # A pod in one of these states keeps its name in its namespace.
 LIVE = frozenset(State) - FINISHED - {State.MISCONFIGURED}
-# States of unfinished pods, in the order of the partial index's condition: SQLite compares conditions as text.
+# States of unfinished pods.
 LISTED = (*sorted(state.value for state in LIVE), State.MISCONFIGURED.value)
 
 # A workload is in the first of these states in which any of its pods is.

@@ -36,7 +36,7 @@ from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import counters
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, apply_changes
-from hetsched.placement.actions.terminating_pods import release_orphaned_pods
+from hetsched.placement.actions.terminating_pods import RELEASED_AT_ONCE, release_orphaned_pods
 from hetsched.placement.lifecycle import HOLDING, LISTED, QUEUED
 from hetsched.placement.models import Pod
 from hetsched.placement.queries.pod_counts import batch_counts, publish_counts, stop_batching_counts
@@ -140,12 +140,17 @@ class Informer:
         return self._has_applied and not self._lease_lost and self._is_leader() and self._is_fresh()
 
     def _release_orphans(self) -> None:
-        """Release reservations of force-deleted pods when their grace periods end; a periodic task is the fallback."""
+        """Release reservations of force-deleted pods when their grace periods end; a periodic task is the fallback.
+
+        Each iteration releases a few of many due reservations.
+        """
         now = time.monotonic()
         if self._has_applied and not self._lease_lost and now - self._orphans_checked_at > RELEASE_SECONDS:
             self._orphans_checked_at = now
             with suppress(Conflict, DatabaseError):
-                release_orphaned_pods(self.lease.cluster_id, rewrite_after=REWRITE_AFTER)
+                released = release_orphaned_pods(self.lease.cluster_id, rewrite_after=REWRITE_AFTER)
+                if released == RELEASED_AT_ONCE:
+                    self._orphans_checked_at -= RELEASE_SECONDS
 
     def _is_ended(self) -> bool:
         return self._lease_lost or self.ended.is_set()

@@ -146,8 +146,7 @@ def move_pods(columns: tuple[str, ...]) -> PreparedUpdate:
 QUEUE_PODS = PreparedUpdate(
     lambda: (
         _rows("placement.Pod", cluster=Parameter("cluster"), state__in=ListParameter("states", str))
-        # The condition of the index comes last: SQLite searches the index by the first list of states.
-        .filter(Q(queued=False) | Q(flushed=True), _indexed("placement.Pod", "placement_pod_live_state"))
+        .filter(Q(queued=False) | Q(flushed=True))
         .alias(helped=F("helped_by").bitand(Parameter("bits", IntegerField())))  # type: ignore[arg-type]
         .exclude(helped=0)
     ),
@@ -190,8 +189,7 @@ POD_DOCUMENTS = PreparedQuery(
 
 def _known_pods() -> QuerySet[Any]:
     live = _indexed("placement.Pod", "placement_pod_live_name")
-    listed = _indexed("placement.Pod", "placement_pod_live_state")
-    given_up = listed & Q(state=Parameter("given_up"), origin=apps.get_model("placement.Pod").WATCHED)
+    given_up = Q(state=Parameter("given_up"), origin=apps.get_model("placement.Pod").WATCHED)
     named = Q(cluster=Parameter("cluster"), namespace=Parameter("namespace"), name__in=ListParameter("names", str))
     # A union, because with an OR of the conditions the database would use neither index.
     found = _rows("placement.Pod", named & live).order_by().values("pk")
@@ -247,7 +245,7 @@ def _cluster_columns() -> QuerySet[Any]:
     }
     rows = _rows("inventory.Cluster", pk=Parameter("cluster"))
     found: dict[str, Any] = {name: Exists(flagged.filter(cluster=OuterRef("pk"))) for name, flagged in flags.items()}
-    placed = _rows("placement.Pod", _indexed("placement.Pod", "placement_pod_live_state"), state="placed")
+    placed = _rows("placement.Pod", state="placed")
     holds = _rows("placement.Hold", _indexed("placement.Hold", "placement_hold_open"))
     either = (Q(Exists(model.filter(cluster=OuterRef("pk")))) for model in (placed, holds))
     found["has_displaceable_pods"] = ExpressionWrapper(next(either) | next(either), BooleanField())

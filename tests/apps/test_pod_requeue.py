@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from hetsched.contracts.api.decision import Verdict
@@ -27,6 +25,7 @@ from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.situations import ALICE, a_cluster, placed, recorded, submitted
+from tests.statement_costs import needs_sqlite, statement_costs
 from workers import schedule
 
 pytestmark = pytest.mark.django_db
@@ -143,17 +142,13 @@ def test_hints_are_stored_with_the_decision_and_renewed() -> None:
     assert Decision.objects.filter(pod=pod).count() == 1
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="counts the instructions of SQLite")
+@needs_sqlite
 def test_cost_of_an_event_is_independent_of_the_running_pods() -> None:
     cluster = a_cluster()
     (pod,) = placed(cluster, "n1", a_pod("p-0"))
 
     def instructions() -> int:
-        counted = count()
-        connection.connection.set_progress_handler(lambda: next(counted) < 0, 1)
-        requeue_pods(Cluster.objects.get(pk=cluster.pk), [Event.POD_RELEASED])
-        connection.connection.set_progress_handler(None, 1)
-        return next(counted)
+        return statement_costs(lambda: requeue_pods(Cluster.objects.get(pk=cluster.pk), [Event.POD_RELEASED])).total()
 
     instructions()  # compiles the statement
     before = instructions()

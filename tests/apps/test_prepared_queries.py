@@ -144,15 +144,15 @@ def test_partial_indexes_are_used() -> None:
     named: dict[str, Any] = {"namespace": "web", "names": ["a"], "given_up": State.MISCONFIGURED.value}
     known = _plans(lambda: hot_statements.KNOWN_PODS(cluster=1, **named))
     assert "placement_pod_live_name" in known
-    assert "placement_pod_live_state" in known
+    assert "placement_pod_cluster_state" in known
     wanted = {
         "placement_pod_queue": lambda: hot_statements.DUE_PODS(cluster=1, now=now, limit=25),
-        "placement_pod_live_state": lambda: hot_statements.QUEUE_PODS(cluster=1, states=["not-now"], bits=1),
+        "placement_pod_cluster_state": lambda: hot_statements.QUEUE_PODS(cluster=1, states=["not-now"], bits=1),
         "placement_nomination_until (cluster_id=? AND ended_revision=?)": lambda: hot_statements.CLUSTER(cluster=1),
         "placement_eviction_open": lambda: hot_statements.CLUSTER(cluster=1),
         "placement_rejection_open": lambda: hot_statements.CLUSTER(cluster=1),
     }
     assert {index: plan for index, run in wanted.items() if index not in (plan := _plans(run))} == {}
-    for run in (lambda: cluster_counts(cluster), lambda: report._due_results(cluster.pk)):
-        assert "placement_pod_live_state" in _plans(run)
+    assert "placement_pod_cluster_state" in _plans(lambda: cluster_counts(cluster))
+    assert "placement_pod_unreported" in _plans(lambda: report._due_results(cluster.pk))
     assert set(LISTED) == {state.value for state in (*LIVE, State.MISCONFIGURED)}

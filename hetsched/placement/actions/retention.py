@@ -18,6 +18,7 @@ from django.db.models import Max
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import delete_topics
 from hetsched.placement.queries.topics import LATEST, workload_topic
+from hetsched.storage.literals import literals
 from hetsched.storage.write_lock import write_transaction
 
 from ..models import Decision, ForgottenDecision, Pod, Reservation, Workload
@@ -62,13 +63,13 @@ def delete_ended_foreign_pods(cluster_id: int, *, finished_before: datetime, lim
 
 def delete_former_reservations(cluster_id: int, *, released_before: datetime, limit: int = 1000) -> int:
     """Delete reservations that another reservation of the same pod replaced before a time; return how many."""
-    changed = Reservation.objects.filter(cluster=cluster_id, release_reason__in=CONTINUED)
+    changed = Reservation.objects.filter(cluster=cluster_id, release_reason__in=literals(CONTINUED))
     if not changed.filter(released_at__lt=released_before).exists():
         return 0
     with write_transaction():
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         rows = Reservation.objects.filter(
-            cluster=cluster, release_reason__in=CONTINUED, released_at__lt=released_before, active=False
+            cluster=cluster, release_reason__in=literals(CONTINUED), released_at__lt=released_before, active=False
         )
         found = dict(rows.order_by("released_at").values_list("id", "released_revision")[:limit])
         cluster.forgotten_revision = max(cluster.forgotten_revision, *(until or 0 for until in found.values()), 0)

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_events import delete_gone_nodes
 from hetsched.inventory.node_loads import advance
 from hetsched.placement.lifecycle import State
@@ -43,6 +43,8 @@ from .change import ClusterTransaction
 from .evictions import requeue_nominees_of_uids
 
 ANOTHER_MACHINE = timedelta(hours=24)
+# Many pods can be force-deleted together, for example with their nodes; an arriving pod waits for one release only.
+RELEASED_AT_ONCE = 50
 _STARTED = {State.BINDING, State.BOUND, State.RUNNING}  # states in which the pod's containers may have started
 
 
@@ -112,32 +114,22 @@ def orphaned_pods_on(cluster: Cluster, nodes: Collection[str]) -> list[Pod]:
 
 
 def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedelta(0)) -> int:
-    """Release the orphaned pods whose reservation time is over; return how many.
+    """Release orphaned pods whose reservation time is over, at most `RELEASED_AT_ONCE`; return how many.
 
     While the node is not ready, the reservation time is restarted repeatedly. To limit writes, a row is updated at most
     once per `rewrite_after`; this interval is added to the reservation time, so that no release is early.
     """
-    found = list(orphaned_pods(cluster_id).values_list("id", flat=True))
-    return sum(_end_orphaned_pods(cluster_id, some, rewrite_after) for some in batched(found))
-
-
-def _end_orphaned_pods(cluster_id: int, remnants: Sequence[int], rewrite_after: timedelta) -> int:
-    now = database_now()
-    rows = Pod.objects.filter(pk__in=remnants, state=State.RUNNING.value)
-    given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
-    late: dict[timedelta, list[int]] = defaultdict(list)
-    for pk, spec, until in rows.filter(node__ready=False).exclude(given_up).values_list("id", "spec", "not_before"):
-        hold = reservation_time(spec)
-        if until is None or until <= now + hold:
-            late[hold].append(pk)
-    for hold, ids in late.items():
-        Pod.objects.filter(pk__in=ids).update(not_before=now + hold + rewrite_after)
-    due = rows.filter(Q(not_before__lte=now, node__ready=True) | Q(not_before__lte=now, node=None) | given_up)
+    now, rows = database_now(), orphaned_pods(cluster_id)
+    is_given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
+    unready = list(Node.objects.filter(cluster_id=cluster_id, ready=False).values_list("id", flat=True))
+    if unready:
+        _restart_reservations(rows.filter(node__in=unready).exclude(is_given_up), now, rewrite_after)
+    due = rows.filter(Q(node__ready=True) | Q(node=None) | is_given_up, not_before__lte=now)
     if not due.exists():
         return 0
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        over = list(due.defer("spec").order_by("id"))
+        over = list(due.defer("spec").order_by("id")[:RELEASED_AT_ONCE])
         change.free(over, Message("the grace period of the pod's containers has expired"))
         change.move(over, State.CANCELLED, queued=False, finished_at=change.now)
         requeue_nominees_of_uids(change.cluster, [pod.uid for pod in over])
@@ -146,3 +138,15 @@ def _end_orphaned_pods(cluster_id: int, remnants: Sequence[int], rewrite_after: 
         delete_gone_nodes(change.cluster)
         dispatch.wake(cluster_id)
     return len(over)
+
+
+def _restart_reservations(rows: QuerySet[Pod], now: datetime, rewrite_after: timedelta) -> None:
+    """Restart the reservation times of orphaned pods whose nodes are not ready."""
+    late: dict[timedelta, list[int]] = defaultdict(list)
+    for pk, spec, until in rows.values_list("id", "spec", "not_before"):
+        hold = reservation_time(spec)
+        if until is None or until <= now + hold:
+            late[hold].append(pk)
+    for hold, ids in late.items():
+        for some in batched(ids):
+            Pod.objects.filter(pk__in=some).update(not_before=now + hold + rewrite_after)

@@ -28,7 +28,9 @@ class Reservation(models.Model):
         "placement.Pod", on_delete=models.CASCADE, related_name="reservations", verbose_name=_("pod")
     )
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="reservations", verbose_name=_("node"))
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"))
+    cluster = models.ForeignKey(
+        Cluster, on_delete=models.CASCADE, related_name="+", verbose_name=_("cluster"), db_index=False
+    )
     requests = StructField(dict[str, int], verbose_name=_("requests"), default=dict)
     allocation = StructField(Allocation, verbose_name=_("allocation"))
     # The pod's request during this reservation, if it changed since the decision: see `in_place`.

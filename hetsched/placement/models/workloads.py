@@ -30,11 +30,15 @@ from hetsched.storage.message_field import MessageField
 
 from ..ids import sortable_id
 from ..in_place import fingerprint
-from ..lifecycle import CHOICES, LISTED, LIVE, State
+from ..lifecycle import CHOICES, LIVE, State
 from .holds import Hold
 
 _live = sorted(state.value for state in LIVE)
 _known = models.Q(state__in=sorted(state.value for state in State))
+
+
+# The latest decision of a pod was not reported to its cluster; the IDs of decisions increase.
+UNREPORTED = models.Q(reported_decision__isnull=True) | models.Q(reported_decision__lt=models.F("decision_id"))
 
 
 def new_workload_id() -> str:
@@ -45,7 +49,9 @@ class Workload(models.Model):
     """One submission: a manifest and the pods that were expanded from it."""
 
     id = models.CharField(max_length=40, primary_key=True, default=new_workload_id, editable=False)
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="workloads", verbose_name=_("cluster"))
+    cluster = models.ForeignKey(
+        Cluster, on_delete=models.CASCADE, related_name="workloads", verbose_name=_("cluster"), db_index=False
+    )
     namespace = models.CharField(_("namespace"), max_length=63)
     name = models.CharField(_("name"), max_length=253)
     manifest = models.TextField(_("manifest"), blank=True)
@@ -69,6 +75,11 @@ class Workload(models.Model):
         constraints = [models.CheckConstraint(condition=_known, name="placement_workload_state")]
         indexes = [
             models.Index(fields=["cluster", "-id"], name="placement_workload_recent"),
+            models.Index(
+                fields=["cluster", "finished_at"],
+                name="placement_workload_finished",
+                condition=models.Q(finished_at__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -89,9 +100,11 @@ class Pod(models.Model):
     NOWHERE = (REMNANT, HELD)  # origins of rows without a pod in a cluster
 
     workload = models.ForeignKey(
-        Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload")
+        Workload, on_delete=models.CASCADE, null=True, related_name="pods", verbose_name=_("workload"), db_index=False
     )
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="pods", verbose_name=_("cluster"))
+    cluster = models.ForeignKey(
+        Cluster, on_delete=models.CASCADE, related_name="pods", verbose_name=_("cluster"), db_index=False
+    )
     namespace = models.CharField(_("namespace"), max_length=63)
     name = models.CharField(_("name"), max_length=253)
     uid = models.CharField(_("uid"), max_length=64, blank=True)
@@ -150,14 +163,23 @@ class Pod(models.Model):
             models.Index(
                 fields=["cluster", "-priority", "id"], name="placement_pod_queue", condition=models.Q(queued=True)
             ),
+            # Finished pods are kept for days: without the state, each search would read all of them.
+            models.Index(fields=["cluster", "state"], name="placement_pod_cluster_state"),
             models.Index(
                 fields=["cluster", "state"],
-                name="placement_pod_live_state",
-                condition=models.Q(state__in=[*LISTED]),
+                name="placement_pod_unreported",
+                condition=models.Q(decision__isnull=False) & UNREPORTED,
+            ),
+            models.Index(
+                fields=["cluster", "finished_at"],
+                name="placement_pod_foreign_ended",
+                condition=models.Q(workload__isnull=True, finished_at__isnull=False),
             ),
             models.Index(fields=["workload", "state"], name="placement_pod_workload_state"),
             models.Index(
-                fields=["cluster", "state"], name="placement_pod_remnant", condition=models.Q(origin="remnant")
+                fields=["cluster", "state", "not_before"],
+                name="placement_pod_orphaned",
+                condition=models.Q(origin="remnant"),
             ),
             models.Index(fields=["hold"], name="placement_pod_hold", condition=models.Q(hold__isnull=False)),
             models.Index(
@@ -249,7 +271,9 @@ class SubmittedObject(models.Model):
 class Decision(AppendOnly):
     """A decision about one pod: the cluster state, the policy revision, the verdict and its reasons."""
 
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="decisions", verbose_name=_("cluster"))
+    cluster = models.ForeignKey(
+        Cluster, on_delete=models.CASCADE, related_name="decisions", verbose_name=_("cluster"), db_index=False
+    )
     workload = models.ForeignKey(
         Workload, on_delete=models.CASCADE, null=True, related_name="decisions", verbose_name=_("workload")
     )

@@ -24,7 +24,6 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.tiles import cluster_head
 from hetsched.journal.models import OutboxEvent
 from hetsched.journal.publish import publish_many
-from hetsched.storage.literals import literals
 from hetsched.storage.write_lock import write_transaction
 
 from ..lifecycle import LISTED
@@ -39,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 def cluster_counts(cluster: Cluster) -> Document:
     """Return a cluster's own metrics and the number of its pods in each state."""
-    listed = Pod.objects.filter(cluster=cluster, state__in=literals(COUNTED)).order_by()
+    listed = Pod.objects.filter(cluster=cluster, state__in=COUNTED).order_by()
     counted = dict(listed.values_list("state").annotate(count=Count("id")))
     return {**cluster_head(cluster), "counts": {state: counted.get(state, 0) for state in COUNTED}}
 

@@ -23,6 +23,7 @@ from hetsched.placement.lifecycle import FINISHED, HOLDING, QUEUED
 from hetsched.placement.models import Charge, PartiallyBoundGang, Pod, Reservation
 from hetsched.placement.reservation_ledger import EXCLUSIVE_CPU_POLICIES
 from hetsched.policies.models import PolicyRevision
+from hetsched.storage.literals import Literal
 from hetsched.storage.snapshot_read import database_now
 
 Breach = tuple[str, str, str]
@@ -55,7 +56,7 @@ def _zones(cluster: Cluster) -> Iterator[Breach]:
 
 def _gangs(cluster: Cluster) -> Iterator[Breach]:
     counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    rows = Pod.objects.filter(cluster=cluster).exclude(gang="")
+    rows = Pod.objects.filter(cluster=cluster).exclude(gang=Literal(""))
     for namespace, gang, state in rows.values_list("namespace", "gang", "state"):
         counted[namespace, gang][state] += 1
     known = {state.value for state in HOLDING | QUEUED}

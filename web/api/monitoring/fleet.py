@@ -37,7 +37,7 @@ class Fleet:
     def collect(self) -> Iterator[Metric]:
         clusters = list(Cluster.objects.defer("definitions"))
         yield from _capacity(clusters)
-        yield from _pods()
+        yield from _pods(clusters)
         yield from _reservations()
         yield from _leases(clusters)
         yield from _watches(clusters)
@@ -71,9 +71,10 @@ def _capacity(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     yield from (nodes, cards, installed, used, ratio)
 
 
-def _pods() -> Iterator[Metric]:
+def _pods(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     pods = _gauge("hetsched_pods", "Pods that are pending or hold reservations.", "cluster", "state")
-    counted = Pod.objects.filter(state__in=_COUNTED).order_by().values_list("cluster__name", "state")
+    listed = Pod.objects.filter(cluster__in=clusters, state__in=_COUNTED)  # both columns of the index
+    counted = listed.order_by().values_list("cluster__name", "state")
     for cluster, state, count in counted.annotate(n=Count("id")):
         pods.add_metric([cluster, state], count)
     length = _gauge("hetsched_due_pods", "Pods in the active queue.", "cluster")
