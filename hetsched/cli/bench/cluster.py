@@ -65,7 +65,9 @@ def run(
         path.write_text(json.dumps(kubeconfig))
         for number, rival in enumerate(rivals * turns):
             notify(number, len(rivals) * turns)
-            rows, lost = _measure(api, rival, path, Path(folder), pods)
+            own = Path(folder) / str(number)  # each run starts without stored data, as kube-scheduler does
+            own.mkdir()
+            rows, lost = _measure(api, rival, path, own, pods)
             found[rival.case].append(rows)
             missing += lost
     rows = [one for rival in rivals for one in _together(found[rival.case])]
