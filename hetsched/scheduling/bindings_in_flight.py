@@ -158,22 +158,23 @@ class BindingsInFlight:
         if others:
             binding_cycle.record_results(self._cluster, others)
 
-    def confirm_due(self, now: float, *, is_idle: bool) -> None:
+    def confirm_due(self, now: float, *, is_idle: bool) -> bool:
         """Write the accepted bindings: all if there are many or `CONFIRM_SECONDS` have passed, else a few while idle.
 
-        `is_idle` is True if no event and no arriving or due pod waits.
+        `is_idle` is True if no event and no arriving or due pod waits. Return whether bindings were written.
         """
         accepted = len(self._accepted)
         if not accepted:
-            return
+            return False
         if accepted >= CONFIRM_AT_ONCE or now - self._confirmed_at > CONFIRM_SECONDS:
-            self._confirm(accepted)
+            is_written = self._confirm(accepted)
         elif is_idle and accepted >= CONFIRM_IDLE:
-            self._confirm(CONFIRM_IDLE)
+            is_written = self._confirm(CONFIRM_IDLE)
         else:
-            return
+            return False
         self._confirmed_at = now
         self._forget(now - RETAIN_SECONDS)
+        return is_written
 
     # -- watch confirmations -------------------------------------------------------------------------------------------
 
@@ -264,15 +265,17 @@ class BindingsInFlight:
             binding.accepted = True
             self._accepted.append(binding.to.pod_id)
 
-    def _confirm(self, most: int) -> None:
-        """Write the first `most` accepted bindings to their rows."""
+    def _confirm(self, most: int) -> bool:
+        """Write the first `most` accepted bindings to their rows; return False if another process moved a pod."""
         pods, self._accepted = self._accepted[:most], self._accepted[most:]
         if not pods:
-            return
+            return False
+        is_written = True
         try:
             confirm(self._cluster.pk, pods)
             bound_ids = set(pods)
-        except Conflict:  # another process moved some of the pods
+        except Conflict:
+            is_written = False
             binding_cycle.apply_while_binding(self._cluster, confirm, pods)
             bound_ids = set(Pod.objects.filter(pk__in=pods, state__in=_ON_ITS_NODE).values_list("id", flat=True))
         for binding in [self._by_pod[pod] for pod in pods if pod in self._by_pod]:
@@ -285,6 +288,7 @@ class BindingsInFlight:
             else:
                 self._drop(binding)
                 self._unprocessed.append(key)
+        return is_written
 
     def _forget(self, before: float) -> None:
         """Drop accepted bindings that started before this time; later confirmations are processed like other events."""

@@ -135,7 +135,8 @@ class InformerHost:
         self.bindings.take_results()
         more = self._decide()
         now = time.monotonic()
-        self.bindings.confirm_due(now, is_idle=not (has_events or has_arrivals or more))
+        if self.bindings.confirm_due(now, is_idle=not (has_events or has_arrivals or more)):
+            self._effects_due_at = None  # this transaction has written the effects
         self._write_placement_effects(now)
         self._wake_reports(now, more or has_arrivals)
         return more
