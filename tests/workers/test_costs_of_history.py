@@ -28,6 +28,7 @@ from workers import report, sweep
 
 pytestmark = [pytest.mark.django_db, needs_sqlite]
 FINISHED = 300
+_LATEST = 1_000_000  # a revision after all others
 TASKS: dict[str, Callable[[Cluster], object]] = {
     "sweep": lambda _: sweep.run(),
     "report": lambda cluster: report.run(cluster.pk),
@@ -37,6 +38,7 @@ TASKS: dict[str, Callable[[Cluster], object]] = {
     "counts": cluster_counts,
     "queue": lambda cluster: first_active_pods(cluster.pk, None, 200),
     "columns": lambda cluster: hot_statements.CLUSTER(cluster=cluster.pk),
+    "changed": lambda cluster: hot_statements.CHANGED_RESERVATIONS(cluster=cluster.pk, since=_LATEST, until=_LATEST),
     "requeue": lambda cluster: hot_statements.QUEUE_PODS(cluster=cluster.pk, states=["not-now"], bits=1),
     "metrics": lambda _: list(Fleet().collect()),
     "readiness": lambda _: health._scheduler(),
