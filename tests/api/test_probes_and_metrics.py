@@ -58,7 +58,8 @@ def test_all_components_are_healthy(probe: Api) -> None:
     document = answer.json()
     assert document["status"] == "ok"
     assert set(document["components"]) == {
-        "database", "migrations", "pages", "broker", "outbox", "scheduler", "schedule-queue", "workers", "watch",
+        "database", "migrations", "pages", "broker", "outbox", "effects", "scheduler", "schedule-queue", "workers",
+        "watch",
     }  # fmt: skip
     assert document["clusters"]["lab"]["syncAgeSeconds"] >= 0
 
@@ -90,6 +91,19 @@ def test_unsent_live_events_are_counted(probe: Api) -> None:
     OutboxEvent.objects.update(published_at=None, created_at=timezone.now() - timedelta(minutes=5))
     outbox = ready(probe).json()["components"]["outbox"]
     assert (outbox["ok"], outbox["ageSeconds"] >= 300) == (False, True)
+
+
+def test_placements_without_effects_are_counted(probe: Api, decided: str) -> None:
+    age = 'hetsched_placement_effects_oldest_seconds{cluster="lab"} '
+    assert f"{age}0.0" in probe("GET", "/metrics").content.decode()
+    assert ready(probe).json()["components"]["effects"] == {
+        "ok": True, "detail": "age of the oldest placement without written effects", "ageSeconds": None,
+    }  # fmt: skip
+    Cluster.objects.update(effects_due_since=Reservation.objects.get().revision)
+    Reservation.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+    effects = ready(probe).json()["components"]["effects"]
+    assert (effects["ok"], effects["ageSeconds"] >= 300) == (False, True)
+    assert f"{age}30" in probe("GET", "/metrics").content.decode()
 
 
 def test_undecided_pods_are_counted(probe: Api, operator: Api) -> None:

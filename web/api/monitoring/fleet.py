@@ -23,6 +23,7 @@ from hetsched.journal import counters, metric_names
 from hetsched.journal.models import AuditSeal, OutboxEvent
 from hetsched.placement.lifecycle import HOLDING, LIVE, State
 from hetsched.placement.models import Pod, Reservation
+from hetsched.placement.queries.placement_effects import oldest_without_effects
 from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW
 
 _COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
@@ -39,6 +40,7 @@ class Fleet:
         yield from _capacity(clusters)
         yield from _pods(clusters)
         yield from _reservations()
+        yield from _effects(clusters)
         yield from _leases(clusters)
         yield from _watches(clusters)
         yield from _agents(clusters)
@@ -102,6 +104,16 @@ def _reservations() -> Iterator[Metric]:
         for state, count in zip(("active", "quarantined", "leaked"), counts, strict=True):
             held.add_metric([cluster, state], count)
     yield held
+
+
+def _effects(clusters: Sequence[Cluster]) -> Iterator[Metric]:
+    oldest = _gauge(
+        "hetsched_placement_effects_oldest_seconds", "Age of the oldest placement without written effects.", "cluster"
+    )
+    since = oldest_without_effects()
+    for cluster in clusters:
+        oldest.add_metric([cluster.name], _age(since.get(cluster.name)))
+    yield oldest
 
 
 def _leases(clusters: Sequence[Cluster]) -> Iterator[Metric]:

@@ -36,6 +36,7 @@ from hetsched.journal import counters, metric_names
 from hetsched.journal.models import OutboxEvent
 from hetsched.placement.lifecycle import QUEUED
 from hetsched.placement.models import Decision, Pod
+from hetsched.placement.queries.placement_effects import oldest_without_effects
 from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW
 
 from ..problems import RequestRefused, read_only, response
@@ -163,6 +164,11 @@ def _outbox() -> Component:
     return Component((age or 0.0) < LATE_SECONDS, "age of the oldest unsent live event", age)
 
 
+def _effects() -> Component:
+    age = _age(min(oldest_without_effects().values(), default=None), timezone.now())
+    return Component((age or 0.0) < LATE_SECONDS, "age of the oldest placement without written effects", age)
+
+
 def _scheduler() -> Component:
     now = timezone.now()
     rows = Pod.objects.filter(Pod.due(now), state__in=[state.value for state in QUEUED], attempts=0)
@@ -239,6 +245,7 @@ _CHECKS: dict[str, Callable[[], Component]] = {
     "pages": _pages,
     "broker": _broker,
     "outbox": _outbox,
+    "effects": _effects,
     "scheduler": _scheduler,
     "schedule-queue": _schedule_queue,
     "workers": _workers,

@@ -138,6 +138,10 @@ def _parts() -> Iterator[ComponentState]:
             _("Live events"),
             _("Check the workers of the queue “io”. Pages do not update until these workers run."),
         ),
+        "effects": (
+            _("Effects of placements"),
+            _("Run `hetsched scheduler`. Node loads, workload states and the audit trail lack the latest placements."),
+        ),
         "scheduler": (_("Scheduling"), _("Check the workers of the queue “schedule” and their log.")),
         "watch": (
             _("Informers"),
@@ -159,11 +163,13 @@ def _component(name: str, component: Component) -> str:
     """Return the details of a component as text: its state, or the meaning of the time that is shown with it."""
     idle = {
         "outbox": _("all events are sent"),
+        "effects": _("all effects are written"),
         "scheduler": _("no pod is waiting for its first attempt"),
         "migrations": _("all migrations are applied"),
     }
     late = {
         "outbox": _("oldest unsent live event"),
+        "effects": _("oldest placement without written effects"),
         "scheduler": _("oldest pod without a scheduling attempt"),
     }
     if component.ok and component.age_seconds is None and name in idle:
