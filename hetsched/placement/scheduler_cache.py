@@ -31,7 +31,14 @@ from hetsched.inventory.node_loads import ClusterColumns, current_columns
 from hetsched.policies.effective import active_specs
 from hetsched.storage.hot_statements import CHANGED_RESERVATIONS
 
-from .cluster_snapshot import ClusterSnapshot, assume, assume_nominated, contains_revision, load_state
+from .cluster_snapshot import (
+    ClusterSnapshot,
+    ReservationColumns,
+    assume,
+    assume_nominated,
+    contains_revision,
+    load_state,
+)
 from .models import Nomination
 from .scheduling_queue.node_backoffs import AvoidedNodesCache
 
@@ -137,7 +144,8 @@ class SchedulerCache:
         """Apply reservations and releases up to `revision`; return False if that is not possible."""
         if revision < snapshot.revision:
             return False
-        changed = CHANGED_RESERVATIONS(cluster=self.cluster_id, since=snapshot.revision, until=revision)
+        rows = CHANGED_RESERVATIONS(cluster=self.cluster_id, since=snapshot.revision, until=revision)
+        changed = [ReservationColumns(*columns) for columns in rows]
         # Read the revision after the rows, so that it covers every release that was deleted before the rows were read.
         if current_columns(self.cluster_id).forgotten_revision > snapshot.revision:
             return False
@@ -154,11 +162,10 @@ class SchedulerCache:
                 and end <= revision
                 and end not in written
             ):
-                state.forget(reservation.pod.key)
+                state.forget(reservation.key)
         for reservation in changed:
-            released = reservation.released_revision is not None and reservation.released_revision <= revision
-            if not contains_revision(snapshot, reservation.revision) and not released:
-                if reservation.node.name not in state.row_of:
+            if not contains_revision(snapshot, reservation.revision) and reservation.is_active_at(revision):
+                if reservation.node not in state.row_of:
                     return False
                 assume(state, reservation, snapshot.completed)
         active_ids = [one.pk for one in nominated if one.ended_revision is None or one.ended_revision > revision]

@@ -48,10 +48,10 @@ PENDING_POD = (
     "id", "workload_id", "spec", "policy", "policy_rule", "state", "attempts", "decision_id", "uid", "flushed",
     "hold_id",
 )  # fmt: skip
-# The columns of a reservation, its node and its pod that the scheduler cache needs.
+# The columns of a reservation, its node and its pod, in the order of `cluster_snapshot.ReservationColumns`.
 RESERVATION = (
-    "id", "revision", "released_revision", "allocation", "spec", "node__name", "pod__namespace", "pod__name",
-    "pod__uid", "pod__spec",
+    "revision", "released_revision", "allocation", "spec", "node__name", "pod__namespace", "pod__name", "pod__uid",
+    "pod__spec",
 )  # fmt: skip
 # The columns of a pod's published document, in the order of `topics.pod_documents`.
 POD_DOCUMENT = (
@@ -274,13 +274,13 @@ def _changed_reservations() -> QuerySet[Any]:
         for changed in (began, ended)
     )
     rows = _rows("placement.Reservation", pk__in=found.union(others, all=True), revision__lte=Parameter("until"))
-    return rows.select_related("pod", "node").only(*RESERVATION).order_by("revision", "id")
+    return rows.order_by("revision", "id").values_list(*RESERVATION)
 
 
 CHANGED_RESERVATIONS = PreparedQuery(_changed_reservations)
-"""Reservations that began or ended after the revision `since`, without those that began after `until`.
+"""The columns `RESERVATION` of reservations that began or ended after the revision `since`.
 
-Only the columns `RESERVATION` are loaded.
+Reservations that began after `until` are left out.
 """
 
 
