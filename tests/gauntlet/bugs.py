@@ -51,8 +51,8 @@ BUGS = (
     Bug(
         "K5", "a standby does not take in what the leader gave", "koordinator-sh/koordinator#1289",
         "hetsched/placement/scheduler_cache.py",
-        "            if not contains_revision(snapshot, reservation.revision) and not released:\n",
-        "            if False and not released:\n",
+        "if not contains_revision(snapshot, reservation.revision) and reservation.is_active_at(revision):\n",
+        "if False and reservation.is_active_at(revision):\n",
         "tests/apps/test_scheduler_cache.py::"
         "test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild",
     ),
