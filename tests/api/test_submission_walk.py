@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from tests.call_stacks import Stacks, stacks_at_writes
+from tests.sqlite import needs_sqlite
 
 from .conftest import POD, Api
 
 MOST_MODULES = 20
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="traces SQLite's statements")
+@needs_sqlite
 @pytest.mark.django_db(transaction=True)
 def test_submission_reaches_its_commit_through_few_modules(operator: Api, cluster: Any) -> None:
     stacks = Stacks()

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from hetsched.adapters.objects.fields import is_dns_subdomain
@@ -26,6 +25,7 @@ from hetsched.scheduling import worker_host
 from hetsched.storage.snapshot_read import database_now
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.situations import a_live_cluster, placing, recorded
+from tests.sqlite import needs_sqlite
 
 pytestmark = pytest.mark.django_db
 KEY, REMNANT = "default/p", "p~u1"
@@ -353,6 +353,6 @@ def test_nominated_pod_names_its_force_deleted_victim(cluster: Cluster, monkeypa
     assert check_invariants() == []
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="reads query plans of SQLite")
+@needs_sqlite
 def test_orphaned_pods_are_found_by_their_own_index(cluster: Cluster) -> None:
     assert "placement_pod_orphaned" in orphaned_pods(cluster.pk).explain()

@@ -25,7 +25,7 @@ from hetsched.scheduling.leases import Lease, following
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
 from tests.situations import ALICE, a_cluster, placed, recorded, submitted
-from tests.statement_costs import needs_sqlite, statement_costs
+from tests.sqlite import needs_sqlite, statement_costs
 from workers import schedule
 
 pytestmark = pytest.mark.django_db

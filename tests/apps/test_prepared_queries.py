@@ -18,6 +18,7 @@ from hetsched.placement.models import Pod, Workload
 from hetsched.placement.queries.pod_counts import cluster_counts
 from hetsched.storage import hot_statements
 from hetsched.storage.prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
+from tests.sqlite import needs_sqlite
 from workers import report
 
 pytestmark = pytest.mark.django_db
@@ -137,7 +138,7 @@ def _plans(run: Callable[[], object]) -> str:
     return " ".join(plans)
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="reads query plans of SQLite")
+@needs_sqlite
 def test_partial_indexes_are_used() -> None:
     # Without the indexes each of these queries reads all rows that a cluster ever had.
     cluster, now = Cluster.objects.create(name="c"), timezone.now()

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import Api
@@ -26,6 +25,7 @@ from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following
 from tests.builtins import builtin_policies
 from tests.call_stacks import Stacks, stacks_at_writes
+from tests.sqlite import needs_sqlite
 
 MOST_MODULES = 22
 NODE = {
@@ -76,7 +76,7 @@ class Server(Api):
         raise binding.ApiFailure(500, "InternalError", "the server ends")
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="traces SQLite's statements")
+@needs_sqlite
 @pytest.mark.django_db(transaction=True)
 def test_pending_pod_reaches_its_binding_through_few_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     builtin_policies()

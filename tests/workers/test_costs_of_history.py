@@ -21,7 +21,7 @@ from hetsched.scheduling import binding_cycle
 from hetsched.storage import hot_statements
 from tests.builders import a_node, a_pod
 from tests.situations import a_cluster, placed
-from tests.statement_costs import needs_sqlite, statement_costs
+from tests.sqlite import needs_sqlite, statement_costs
 from web.api.monitoring import health
 from web.api.monitoring.fleet import Fleet
 from workers import report, sweep

@@ -119,7 +119,10 @@ def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedel
     While the node is not ready, the reservation time is restarted repeatedly. To limit writes, a row is updated at most
     once per `rewrite_after`; this interval is added to the reservation time, so that no release is early.
     """
-    now, rows = database_now(), orphaned_pods(cluster_id)
+    rows = orphaned_pods(cluster_id)
+    if not rows.exists():
+        return 0
+    now = database_now()
     is_given_up = Q(node__gone=True, created_at__lte=now - ANOTHER_MACHINE)
     unready = list(Node.objects.filter(cluster_id=cluster_id, ready=False).values_list("id", flat=True))
     if unready:

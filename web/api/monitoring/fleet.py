@@ -21,12 +21,10 @@ from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.node_events import is_synced
 from hetsched.journal import counters, metric_names
 from hetsched.journal.models import AuditSeal, OutboxEvent
-from hetsched.placement.lifecycle import HOLDING, LIVE, State
+from hetsched.placement.lifecycle import HOLDING, LISTED
 from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.queries.placement_effects import oldest_without_effects
 from hetsched.placement.scheduling_queue.active_queue import IN_SHADOW
-
-_COUNTED = sorted(state.value for state in (*LIVE, State.MISCONFIGURED))
 
 
 class Fleet:
@@ -75,7 +73,7 @@ def _capacity(clusters: Sequence[Cluster]) -> Iterator[Metric]:
 
 def _pods(clusters: Sequence[Cluster]) -> Iterator[Metric]:
     pods = _gauge("hetsched_pods", "Pods that are pending or hold reservations.", "cluster", "state")
-    listed = Pod.objects.filter(cluster__in=clusters, state__in=_COUNTED)  # both columns of the index
+    listed = Pod.objects.filter(cluster__in=clusters, state__in=LISTED)  # both columns of the index
     counted = listed.order_by().values_list("cluster__name", "state")
     for cluster, state, count in counted.annotate(n=Count("id")):
         pods.add_metric([cluster, state], count)

@@ -1,4 +1,7 @@
-"""Costs of SQL statements in instructions of SQLite's virtual machine, which do not depend on the machine's load."""
+"""Marker for tests that read statements and plans of SQLite, and costs of statements, which do not depend on the load.
+
+The tests use SQLite unless another database is configured, so these tests run in every run of `make test`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
-needs_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="counts instructions of SQLite")
+needs_sqlite = pytest.mark.skipif(connection.vendor != "sqlite", reason="reads statements and plans of SQLite")
 
 
 def statement_costs(call: Callable[[], object]) -> Counter[str]:
-    """Run a function; return the number of instructions of each of its SQL statements, by SQL text.
+    """Run a function; return the number of instructions of SQLite's virtual machine for each SQL statement, by text.
 
     Instructions that run while rows are fetched count for the latest statement.
     """
