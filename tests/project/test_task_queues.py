@@ -28,7 +28,7 @@ def queues_of(command: tuple[str, ...] | list[str]) -> set[str]:
 
 
 def of_standalone(count: int) -> list[set[str]]:
-    return [queues_of(program.argv) for program in worker_programs("standalone", count)]
+    return [queues_of(program.argv) for program in worker_programs("standalone", count, None)]
 
 
 def of_compose() -> list[set[str]]:
@@ -44,10 +44,16 @@ def test_previews_have_a_process_of_their_own(served: list[set[str]]) -> None:
 
 
 def test_a_process_for_previews_runs_one_at_a_time() -> None:
-    (preview,) = [program for program in worker_programs("standalone", 2) if program.name == "preview"]
+    (preview,) = [program for program in worker_programs("standalone", 2, None) if program.name == "preview"]
     assert preview.argv[preview.argv.index("-c") + 1] == "1"
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     assert "--concurrency=1" in services["worker-preview"]["command"]
+
+
+def test_only_the_process_for_previews_runs_on_demand(tmp_path: Path) -> None:
+    programs = worker_programs("standalone", 2, tmp_path / "store.sock")
+    assert [program.name for program in programs if program.demand is not None] == ["preview"]
+    assert not any(program.demand for program in worker_programs("standalone", 2, None)), "an external store"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 from hetsched.cli.server import store
 from hetsched.contracts.errors import InputError
@@ -72,6 +73,22 @@ finally:
     found.stop()
 """
 
+# A program that runs while a file exists, and takes a second to finish its work.
+SUPERVISE_ON_DEMAND = """
+import sys
+from pathlib import Path
+from hetsched.cli.server import supervisor
+folder = Path(sys.argv[1])
+supervisor.DEMAND_SECONDS, supervisor.IDLE_SECONDS = 0.1, 1.0
+def tell(text): print(text, flush=True)
+found = supervisor.Supervisor(env={"PATH": "/usr/bin:/bin"}, cwd=folder, log_dir=folder, write_line=tell)
+script = "trap 'sleep 1; echo end >> runs; exit 0' TERM; echo start >> runs; while :; do sleep 0.1; done"
+found.start(supervisor.SupervisedProgram("rare", ("sh", "-c", script), demand=(folder / "work").exists))
+tell("up")
+found.watch()
+found.stop()
+"""
+
 
 def running_pids(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in status_of(pid)]
@@ -129,6 +146,31 @@ def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -
     assert not running_pids([first, second])
 
 
+def test_program_on_demand_runs_while_there_is_work(tmp_path: Path) -> None:
+    process = Process(
+        python("-c", SUPERVISE_ON_DEMAND, str(tmp_path)), env=os.environ, log=tmp_path / "output", cwd=ROOT
+    )
+    work, runs = tmp_path / "work", tmp_path / "runs"
+    try:
+        wait_until(lambda: "up" in process.said(), what=process.said)
+        time.sleep(0.5)
+        assert not runs.exists(), "no process without demand"
+        for turn in (1, 2):
+            work.touch()
+            started = ["start", "end"] * (turn - 1) + ["start"]
+            wait_until(lambda goal=started: runs.exists() and runs.read_text().split() == goal, what="the start")
+            time.sleep(1.5)  # longer than the idle limit: the demand keeps it running
+            assert runs.read_text().split() == started
+            work.unlink()
+            wait_until(lambda goal=started: runs.read_text().split() == [*goal, "end"], what="the end")
+        time.sleep(1)
+        assert runs.read_text().split() == ["start", "end"] * 2
+        assert "restarting" not in process.said()
+        assert not children_of(process.popen.pid)
+    finally:
+        process.stop()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stop_ends_all_processes(supervisor: Process, number: int) -> None:
     below = children_of(supervisor.popen.pid)
@@ -150,9 +192,18 @@ def test_store_answers_on_its_socket(tmp_path: Path) -> None:
     try:
         wait_until(lambda: store.answers(place), what=process.said)
         assert place.stat().st_mode & 0o077 == 0
+        assert not store.has_messages(place, "preview")
+        assert celery_app(place).send_task("example", queue="preview")
+        assert store.has_messages(place, "preview")
+        assert not store.has_messages(place, "schedule")
     finally:
         process.stop()
     assert not store.answers(place)
+    assert not store.has_messages(place, "preview")
+
+
+def celery_app(socket_file: Path) -> Celery:
+    return Celery(broker=f"redis+socket://{socket_file}")
 
 
 @pytest.mark.parametrize("name", ["d" * 120, "with space", "per%cent", "hash#tag"])

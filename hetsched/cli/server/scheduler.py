@@ -82,7 +82,8 @@ def scheduler(
         cluster = connection(name, kubeconfig, context, in_cluster, namespace or [])
         try:
             web = None if no_web else (host, port)
-            programs = [*servers, *standalone.worker_programs(f"scheduler-{os.getpid()}", workers)]
+            tasks = standalone.worker_programs(f"scheduler-{os.getpid()}", workers, socket_file)
+            programs = [*servers, *tasks]
             start_all(supervisor, socket_file, cluster, web, programs, extender=extender)
             supervisor.watch()
         except StopRequested:

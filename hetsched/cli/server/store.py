@@ -76,9 +76,21 @@ def program(socket_file: Path) -> SupervisedProgram:
 
 def answers(socket_file: Path) -> bool:
     """Return whether a server responds on the socket."""
+    return _reply(socket_file, "PING").startswith(b"+PONG")
+
+
+def has_messages(socket_file: Path, queue: str) -> bool:
+    """Return whether messages of a task queue are waiting; Celery stores a queue as a list of the same name."""
+    reply = _reply(socket_file, "LLEN", queue)
+    return reply.startswith(b":") and reply != b":0\r\n"
+
+
+def _reply(socket_file: Path, *words: str) -> bytes:
+    """Send one command and return the start of its reply, or nothing if the server does not respond."""
+    command = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
         link.settimeout(1)
         link.connect(str(socket_file))
-        link.sendall(b"PING\r\n")
-        return link.recv(16).startswith(b"+PONG")
-    return False
+        link.sendall(command.encode())
+        return link.recv(64)
+    return b""

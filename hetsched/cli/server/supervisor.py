@@ -4,8 +4,9 @@ A program that exits must be restarted without a tight loop. Stopping must also 
 pool survives its parent. Each program is the leader of a session and process group, and asks the kernel for a SIGTERM
 if this process dies. A program that exited is restarted after a delay that doubles from half a second to half a minute;
 the rest of its process group is killed first. A program with a probe that does not respond for `SILENT_SECONDS` is
-killed and restarted; it has `START_SECONDS` until its first response. Programs are stopped in reverse order: SIGTERM to
-the leader, then after the grace period SIGKILL to the group.
+killed and restarted; it has `START_SECONDS` until its first response. A program with a demand runs only while there is
+demand: it is asked to end after `IDLE_SECONDS` without demand, and may finish its work first. Programs are stopped in
+reverse order: SIGTERM to the leader, then after the grace period SIGKILL to the group.
 Invariant: the process is single-threaded, so that running code between fork and exec is safe.
 """
 
@@ -34,6 +35,7 @@ POLL_SECONDS = 0.1
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
 SILENT_SECONDS, START_SECONDS = 30.0, 120.0
+DEMAND_SECONDS, IDLE_SECONDS = 0.5, 60.0
 LOG_BYTES = 16 << 20
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -42,7 +44,8 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 class SupervisedProgram(msgspec.Struct, frozen=True):
     """Program to run; `grace_seconds` is its time to finish after SIGTERM.
 
-    `fds` lists the file descriptors that it inherits. `probe`, if set, checks its liveness.
+    `fds` lists the file descriptors that it inherits. `probe`, if set, checks its liveness. `demand`, if set, returns
+    whether there is work for the program; it is called every `DEMAND_SECONDS`. Without it, the program always runs.
     """
 
     name: str
@@ -50,6 +53,7 @@ class SupervisedProgram(msgspec.Struct, frozen=True):
     grace_seconds: float = 5.0
     fds: tuple[int, ...] = ()
     probe: Probe | None = None
+    demand: Callable[[], bool] | None = None
 
 
 class StopRequested(Exception):
@@ -57,12 +61,21 @@ class StopRequested(Exception):
 
 
 class _Child:
-    def __init__(self, program: SupervisedProgram, process: subprocess.Popen[bytes]) -> None:
+    """State of a program: its process, which is None until there is demand, and the time of its next start, if any."""
+
+    def __init__(self, program: SupervisedProgram) -> None:
         self.program = program
-        self.process = process
-        self.started = time.monotonic()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
         self.wait_seconds = FIRST_WAIT_SECONDS
         self.restart_at: float | None = None
+        self.demanded_at: float | None = None
+        self.next_demand_check = 0.0
+        self.dismissed = False
+
+    @property
+    def exited(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
 
 
 class Supervisor:
@@ -86,9 +99,11 @@ class Supervisor:
         return self.log_dir / f"{name}.log"
 
     def start(self, program: SupervisedProgram) -> None:
-        """Start a program and keep it running."""
-        with self.log_of(program.name).open("ab") as log:
-            self._children.append(_Child(program, self._spawn(program, stdout=log, stderr=log)))
+        """Start a program and keep it running, or run it on demand."""
+        child = _Child(program)
+        self._children.append(child)
+        if program.demand is None:
+            self._run(child, time.monotonic())
 
     def run_to_end(self, program: SupervisedProgram) -> bytes:
         """Run a program until it exits and return its standard output; its messages are shown to the user.
@@ -117,7 +132,7 @@ class Supervisor:
         while not condition():
             self._check_stop()
             for child in self._children:
-                if child.process.poll() is not None:
+                if child.exited:
                     raise self._failed(child.program.name, f"{child.program.name} exited during start-up")
             if time.monotonic() > deadline:
                 message = f"{what} is not ready after {timeout_seconds:.0f} s"
@@ -139,10 +154,12 @@ class Supervisor:
         """Stop all programs in reverse order; a second signal shortens the grace period."""
         asked = self._stop_signals
         for child in reversed(self._children):
-            if child.process.poll() is None:
+            if child.process is None:
+                continue
+            if not child.exited:
                 child.process.terminate()
                 deadline = time.monotonic() + child.program.grace_seconds
-                while child.process.poll() is None and time.monotonic() < deadline and self._stop_signals <= asked:
+                while not child.exited and time.monotonic() < deadline and self._stop_signals <= asked:
                     time.sleep(POLL_SECONDS / 2)
             _kill_group(child.process)
         self._children.clear()
@@ -166,23 +183,45 @@ class Supervisor:
             preexec_fn=_set_parent_death_signal,  # noqa: PLW1509  (no threads here)
         )
 
+    def _run(self, child: _Child, now: float) -> None:
+        with self.log_of(child.program.name).open("ab") as log:
+            child.process = self._spawn(child.program, stdout=log, stderr=log)
+        child.started, child.restart_at, child.dismissed = now, None, False
+        if child.program.probe is not None:
+            child.program.probe.reset()
+
     def _check_child(self, child: _Child, now: float) -> None:
-        if child.restart_at is None:
-            if child.process.poll() is None and not self._hangs(child.program, now):
-                return
+        if child.program.demand is not None and now >= child.next_demand_check:
+            child.next_demand_check = now + DEMAND_SECONDS
+            if child.program.demand():
+                child.demanded_at = now
+        if child.process is None:
+            if child.demanded_at is not None:
+                self._run(child, now)
+        elif child.restart_at is not None:
+            if now >= child.restart_at:
+                self._run(child, now)
+        elif child.exited or self._hangs(child.program, now):
             _kill_group(child.process)
-            code = child.process.returncode
-            if now - child.started > STEADY_SECONDS:
-                child.wait_seconds = FIRST_WAIT_SECONDS
-            child.restart_at = now + child.wait_seconds
-            self._print(f"{child.program.name} exited ({_exit_text(code)}); restarting in {child.wait_seconds:g} s")
-            child.wait_seconds = min(child.wait_seconds * 2, LONGEST_WAIT_SECONDS)
-        elif now >= child.restart_at:
-            with self.log_of(child.program.name).open("ab") as log:
-                child.process = self._spawn(child.program, stdout=log, stderr=log)
-            child.started, child.restart_at = now, None
-            if child.program.probe is not None:
-                child.program.probe.reset()
+            if child.dismissed:
+                child.process = None
+            else:
+                self._restart_later(child, child.process.returncode, now)
+        elif self._is_idle(child, now):
+            child.dismissed, child.demanded_at = True, None
+            child.process.terminate()
+
+    def _is_idle(self, child: _Child, now: float) -> bool:
+        if child.program.demand is None or child.dismissed:
+            return False
+        return now - max(child.demanded_at or 0.0, child.started) > IDLE_SECONDS
+
+    def _restart_later(self, child: _Child, code: int, now: float) -> None:
+        if now - child.started > STEADY_SECONDS:
+            child.wait_seconds = FIRST_WAIT_SECONDS
+        child.restart_at = now + child.wait_seconds
+        self._print(f"{child.program.name} exited ({_exit_text(code)}); restarting in {child.wait_seconds:g} s")
+        child.wait_seconds = min(child.wait_seconds * 2, LONGEST_WAIT_SECONDS)
 
     def _hangs(self, program: SupervisedProgram, now: float) -> bool:
         if program.probe is None:
