@@ -80,6 +80,7 @@ class ClusterColumns(NamedTuple):
     has_refused_evictions: bool
     has_rejections: bool
     has_displaceable_pods: bool
+    has_due_pods: bool
 
 
 def current_columns(cluster_id: int) -> ClusterColumns:

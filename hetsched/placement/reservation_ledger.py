@@ -44,7 +44,7 @@ class ReservedPod(msgspec.Struct, frozen=True):
 
     @property
     def gpu_milli(self) -> int:
-        return sum(card.milli for card in self.allocation.gpus)
+        return self.allocation.gpu_milli
 
 
 def insert(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> list[Reservation]:
@@ -200,7 +200,7 @@ def loads_of(cluster: Cluster) -> dict[int, Load]:
     reservations = Reservation.objects.filter(cluster=cluster, active=True)
     for node_id, requests, allocation in reservations.values_list("node_id", "requests", "allocation").iterator(2000):
         load = loads.setdefault(node_id, Load())
-        load.add(requests, sum(card.milli for card in allocation.gpus))
+        load.add(requests, allocation.gpu_milli)
     return loads
 
 

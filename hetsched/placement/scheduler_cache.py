@@ -199,7 +199,8 @@ class SchedulerCache:
 
     def default_policy(self) -> Policy | None:
         """Return the active revision of the cluster's default policy, which orders its queue."""
-        name = current_columns(self.cluster_id).policy_name
+        assert self.columns is not None
+        name = self.columns.policy_name
         spec = active_specs({name}).get(name)
         return None if spec is None else self.policy(spec)
 

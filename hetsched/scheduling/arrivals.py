@@ -29,7 +29,7 @@ from hetsched.placement.actions.watch.placed_arrivals import record_placed_arriv
 from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import SchedulerCache
-from hetsched.placement.scheduling_queue.active_queue import PendingPod, has_active_pods
+from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import namespaces_over_share
 from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import ActivePolicies
@@ -63,6 +63,7 @@ class ArrivalScheduler:
         self._most = most
         self._cluster: Cluster | None = None
         self._definitions_revision = -1
+        self._active: ActivePolicies | None = None  # the commit checks that these versions are still active
 
     def place(
         self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int, *, copies_labels: bool = False
@@ -74,12 +75,12 @@ class ArrivalScheduler:
         Raises: Conflict if another transaction was committed on the cluster in the meantime.
         """
         pods = [seen.spec for seen in arrivals if seen.spec is not None and _is_plain(seen.spec)]
-        if not pods or allowed_registries() or has_active_pods(lease.cluster_id):
+        if not pods or allowed_registries():
             return PlacedBatch()
         with self._cache.locked_snapshot() as snapshot:
             columns = self._cache.columns
             assert columns is not None
-            if columns.follower_epoch != follower_epoch or columns.shadow_of:
+            if columns.has_due_pods or columns.follower_epoch != follower_epoch or columns.shadow_of:
                 return PlacedBatch()
             # While a deleted pod of the same name holds resources, the new pod joins the queue.
             new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
@@ -98,7 +99,7 @@ class ArrivalScheduler:
         *,
         copies_labels: bool,
     ) -> PlacedBatch:
-        active = ActivePolicies()
+        active = self._active = self._active or ActivePolicies()
         default = active.specs([columns.policy_name]).get(columns.policy_name)
         if default is None:
             return PlacedBatch()
@@ -131,6 +132,8 @@ class ArrivalScheduler:
             )
             done = True
         finally:
+            if not done:
+                self._active = None
             if cycle.failed:
                 self._cache.invalidate()
             elif not done:

@@ -88,7 +88,7 @@ def _start_demo_pods(cluster_id: int) -> int:
     for state, step in STEPS:
         while pods := _pods(cluster_id, state):
             try:
-                moved = len(step(cluster_id, pods))
+                moved = step(cluster_id, pods)
             except Conflict:
                 break  # another process advanced the pods; the next periodic run checks them again
             if state is State.BOUND:
@@ -250,7 +250,7 @@ def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     return len(by_result[BindingResult.BOUND])
 
 
-def apply_while_binding(cluster: Cluster, act: Callable[[int, list[int]], list[Pod]], pods: list[int]) -> None:
+def apply_while_binding(cluster: Cluster, act: Callable[[int, list[int]], object], pods: list[int]) -> None:
     """Apply `act` to the pods that are still *binding*; the watch has often moved some of them already.
 
     After `MOST_TRIES` conflicts on the whole list, apply it to the pods one by one.

@@ -27,7 +27,6 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
-from hetsched.inventory.node_loads import current_columns
 from hetsched.journal import counters, metric_names
 from hetsched.placement.actions import Conflict, Contradiction, record
 from hetsched.placement.actions.reservation_conflicts import record_reservation_conflicts
@@ -121,14 +120,15 @@ class SchedulingLoop:
             pods, policy = self._due_pods()
             if not pods:
                 return Iteration()
-            current = current_columns(self._cluster_id)
-            specs, refused = _specs(pods, policy), current.has_refused_evictions
+            columns = self.cache.columns
+            assert columns is not None
+            specs, refused = _specs(pods, policy), columns.has_refused_evictions
             cycle = SchedulingCycle(
                 self.cache, snapshot, specs, settings.HETSCHED_TOP_NODES, has_refused_evictions=refused
             )
             done = False
             try:
-                used_seconds = namespaces_over_share(current.decision_time, timezone.now().timestamp())
+                used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
                 seconds = min(settings.HETSCHED_LEASE_SECONDS / 4, LONGEST_BATCH_SECONDS)
                 results = cycle.decide(pods, policy, seconds, self._most, used_seconds)
                 if self._host.copies_labels:

@@ -34,14 +34,15 @@ from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import Exact
 
 from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
+from .snapshot_read import DatabaseClock
 
 # The columns of a cluster that each batch reads, in the order of `inventory.node_loads.ClusterColumns`. The last
 # columns show whether the cluster has active nominations, evictions that were refused recently, kubelet rejections that
-# are not cleared, and pods or holds that pods of other schedulers may displace.
+# are not cleared, pods or holds that pods of other schedulers may displace, and pods in the active queue.
 CLUSTER_COLUMNS = (
     "revision", "layout_revision", "inventory_revision", "definitions_revision", "forgotten_revision", "policy_name",
     "decision_time", "connection__follower_epoch", "connection__shadow_of", "has_nominations", "has_refused_evictions",
-    "has_rejections", "has_displaceable_pods",
+    "has_rejections", "has_displaceable_pods", "has_due_pods",
 )  # fmt: skip
 # The columns of a pending pod that a decision needs.
 PENDING_POD = (
@@ -103,15 +104,15 @@ ADVANCE = PreparedUpdate(
         revision__range=(Parameter("revision"), Parameter("newest")),
         decisive_revision__lte=Parameter("decisive"),
         leader_epoch__range=(Parameter("earliest"), Parameter("latest")),
-    ),
+    ).annotate(locked_at=DatabaseClock()),
     revision=F("revision") + 1,
     decisive_revision=_if_places(_NEXT, F("decisive_revision")),
     effects_due_since=_if_places(Coalesce(F("effects_due_since"), _NEXT), F("effects_due_since")),
 )
 """Increment a cluster's revision and return its row; change nothing if decisions made on `revision` are void.
 
-The statement locks the row, so it runs first in a transaction. `places` is 1 if the transaction reserves resources and
-leaves the effects on other rows to a later transaction.
+The statement locks the row, so it runs first in a transaction. `locked_at` is the time of the database. `places` is 1
+if the transaction reserves resources and leaves the effects on other rows to a later transaction.
 """
 
 
@@ -238,7 +239,9 @@ def _cluster_columns() -> QuerySet[Any]:
     eviction = apps.get_model("placement.Eviction")
     refused = _rows("placement.Eviction", _indexed("placement.Eviction", "placement_eviction_open"))
     # The redundant conditions make SQLite choose an index without the ended or cleared rows.
+    pods = apps.get_model("placement.Pod")
     flags = {
+        "has_due_pods": pods.objects.filter(pods.due(Now())),
         "has_nominations": _rows("placement.Nomination", active=True, ended_revision=None),
         "has_refused_evictions": refused.filter(state=eviction.REFUSED, not_before__gt=Now()),
         "has_rejections": _rows("placement.Rejection", cleared_at=None, owner__gte=""),

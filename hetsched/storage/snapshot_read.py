@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 from django.db import connection, transaction
+from django.db.models import DateTimeField, Expression
 
 
 @contextmanager
@@ -48,6 +50,15 @@ def database_now() -> datetime:
 
 
 _CLOCK = {"sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')", "postgresql": "clock_timestamp()"}
+
+
+class DatabaseClock(Expression):
+    """Time of the database clock while the statement runs, also inside a long transaction."""
+
+    output_field = DateTimeField()
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        return _CLOCK[connection.vendor], []
 
 
 def clock() -> str:

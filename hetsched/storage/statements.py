@@ -50,6 +50,8 @@ def change(sql: str, values: Sequence[Any]) -> int:
 
 def change_many(sql: str, rows: Sequence[Sequence[Any]]) -> int:
     """Run a statement once with each of these rows of values; return the number of rows that it changed."""
+    if not rows:
+        return 0
     db = own()
     if _is_direct(db):
         with db.wrap_database_errors:

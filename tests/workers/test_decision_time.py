@@ -14,7 +14,7 @@ from django.utils import timezone
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.engine.framework.policy import by_decision_time
+from hetsched.engine.framework.policy import Policy, by_decision_time
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import current_columns
 from hetsched.placement.models import Pod
@@ -198,12 +198,16 @@ def test_time_of_a_lost_batch_is_charged_with_the_next(
     assert Cluster.objects.get(pk=cluster.pk).decision_time[SLOW][0] == pytest.approx(3.0, abs=0.01)
 
 
+def default_policy(cluster: Cluster) -> Policy | None:
+    with cache_of(cluster.pk).locked_snapshot():
+        return cache_of(cluster.pk).default_policy()
+
+
 def test_flood_leaves_places_to_others_under_any_queue_order(cluster: Cluster) -> None:
     ordered_by("qos-sort")
     fill(cluster, "flood", 30)
     fill(cluster, "good", 2)
-    with cache_of(cluster.pk).locked_snapshot():
-        policy = cache_of(cluster.pk).default_policy()
+    policy = default_policy(cluster)
     found = [pod.spec.namespace for pod in first_active_pods(cluster.pk, policy, 10)]
     assert found.count("good") == 2
 
@@ -230,7 +234,7 @@ def test_a_batch_of_large_pods_is_read_for_a_bounded_time(cluster: Cluster, read
     ordered_by(plugin)
     fill(cluster, SLOW, 200)
     fill(cluster, "good", 1)
-    policy = cache_of(cluster.pk).default_policy()
+    policy = default_policy(cluster)
     found = [pod.spec.namespace for pod in first_active_pods(cluster.pk, policy, 500)]
     assert found.count("good") == 1
     assert 25 <= found.count(SLOW) < 110
@@ -247,7 +251,7 @@ def fill_gangs(cluster: Cluster, namespace: str, count: int, members: int) -> No
 
 def gangs_of(cluster: Cluster) -> dict[tuple[str, str], int]:
     """Return how many members of each gang the next batch has."""
-    policy = cache_of(cluster.pk).default_policy()
+    policy = default_policy(cluster)
     pods = [pod.spec for pod in first_active_pods(cluster.pk, policy, 500)]
     return Counter((pod.namespace, pod.gang.name) for pod in pods if pod.gang is not None)
 
@@ -272,7 +276,7 @@ def test_sort_keys_are_read_for_a_bounded_time_and_the_next_batch_continues(
     fill(cluster, SLOW, 200)
     fill(cluster, "good", 2)
     submitted(cluster, a_pod("urgent", SLOW), priority=5)
-    policy = cache_of(cluster.pk).default_policy()
+    policy = default_policy(cluster)
     assert policy is not None
     keyed: list[str] = []
     really = policy.sort_key
@@ -302,7 +306,7 @@ def test_time_of_reading_is_charged_by_the_size_of_the_pods(cluster: Cluster, re
         pod.spec = msgspec.structs.replace(pod.spec, labels={f"k{number}": "v" * 60 for number in range(100)})
         pod.save(update_fields=["spec"])
     spent: dict[str, float] = {}
-    pods = first_active_pods(cluster.pk, cache_of(cluster.pk).default_policy(), 500, spent)
+    pods = first_active_pods(cluster.pk, default_policy(cluster), 500, spent)
     assert Counter(pod.spec.namespace for pod in pods) == {SLOW: 20, "good": 4}
     assert sum(spent.values()) == pytest.approx(24 * 0.01)
     assert spent["good"] < 0.02 < 0.2 < spent[SLOW]

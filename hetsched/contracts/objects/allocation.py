@@ -76,5 +76,10 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     volumes: tuple[VolumeGrant, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
 
+    @property
+    def gpu_milli(self) -> int:
+        """Thousandths of GPUs."""
+        return sum(card.milli for card in self.gpus)
+
 
 EMPTY = Allocation()

@@ -12,6 +12,7 @@ its nodes.
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 
 from django.core.validators import RegexValidator
 from django.db import models
@@ -69,6 +70,9 @@ class Cluster(models.Model):
     # The first revision whose placements are not yet counted in node loads and workloads; None if all are counted. See
     # `ClusterTransaction` in `placement.actions.change`.
     effects_due_since = models.BigIntegerField(null=True, blank=True, editable=False, db_column="unprojected_since")
+
+    # The time of the database when `advance` locked the row.
+    locked_at: datetime
 
     # Reservations that ended at or before this revision may be deleted, so a snapshot of an earlier revision must
     # reload.

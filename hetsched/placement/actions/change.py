@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple
 
 from django.db.models import Count
 from django.utils import timezone
 
 from hetsched.contracts.message import Message, to_column
+from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
@@ -43,7 +42,6 @@ from hetsched.placement.queries.topics import (
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
 from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import WORKLOADS, move_pods
-from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.statements import change_many
 
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
@@ -85,39 +83,41 @@ class ClusterTransaction:
         self._columns: set[str] = set()  # cluster columns that `close` writes
         self.gone_node_ids: list[int] = []  # after `close`: IDs of deleted nodes without pods
 
-    @cached_property
+    @property
     def database_now(self) -> datetime:
         """Return the database's time, which all processes share, for deadlines that other processes check."""
-        return database_now()
+        return self.cluster.locked_at
 
     def touch(self, pods: Iterable[Pod]) -> None:
         """Mark these pods and their workloads for publishing."""
-        for pod in pods:
-            self.touch_row(pod.pk, pod.workload_id)
+        self.touch_rows(pod.pk for pod in pods)
 
     def touch_workload(self, workload_id: str) -> None:
         """Mark this workload for publishing, without its pods."""
         self._workloads.add(workload_id)
 
-    def touch_row(self, pod_id: int, workload_id: str | None) -> None:
-        self._pods.add(pod_id)
-        if workload_id is not None:
-            self._workloads.add(workload_id)
+    def touch_rows(self, pod_ids: Iterable[int]) -> None:
+        """Mark the pods with these IDs and their workloads for publishing."""
+        self._pods.update(pod_ids)
 
     def move(self, pods: Sequence[Pod], to: State, **columns: Any) -> None:
         """Move pods to the state `to` and set `columns`.
 
         Raises: Conflict if the state of a pod does not permit the move.
         """
-        if not pods:
+        self.move_rows([pod.pk for pod in pods], to, **columns)
+
+    def move_rows(self, pod_ids: Sequence[int], to: State, **columns: Any) -> None:
+        """Move the pods with these IDs, as `move` does."""
+        if not pod_ids:
             return
-        moved = move_rows([pod.pk for pod in pods], to, **columns)
-        if moved != len(pods):
+        moved = move_rows(pod_ids, to, **columns)
+        if moved != len(pod_ids):
             text = "{n} of {m} pods can no longer change to {state}"
-            raise Conflict(Message(text, n=len(pods) - moved, m=len(pods), state=to.value))
+            raise Conflict(Message(text, n=len(pod_ids) - moved, m=len(pod_ids), state=to.value))
         if to is State.CANCELLED:
-            self.end_nominations([pod.pk for pod in pods], Message("the pod was deleted"))
-        self.touch(pods)
+            self.end_nominations(pod_ids, Message("the pod was deleted"))
+        self.touch_rows(pod_ids)
 
     def reserve(
         self, reserved_pods: Sequence[ReservedPod], epoch: int, events: frozenset[Event] = frozenset({Event.POD_PLACED})
@@ -135,7 +135,8 @@ class ClusterTransaction:
             insert(self.cluster, reserved_pods, epoch, self.now), reserved_pods, strict=True
         ):
             self._loads[reserved.node_id].add(reservation.requests, reserved.gpu_milli)
-            self._held[reserved.node_id][reserved.spec.key] = held_document(reservation)
+            document = held_document(reservation.requests, reservation.allocation, reservation.created_at)
+            self._held[reserved.node_id][reserved.spec.key] = document
 
     def discard_decisions(self) -> None:
         """Invalidate uncommitted decisions that were made on earlier revisions: their commit raises Conflict."""
@@ -216,15 +217,17 @@ class ClusterTransaction:
             return []
         # Leave out the current revision: `reserve` has added the effects of this transaction's own reservations.
         rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
-        placed = list(rows.select_related("pod").only(*_EFFECT_COLUMNS).order_by("id"))
-        decided = _first_decisions([reservation.pod_id for reservation in placed])
-        change_many(_DECIDED_BY, [(decision_id, pod_id) for pod_id, decision_id in decided.items()])
+        placed = [_Placement(*columns) for columns in rows.order_by("id").values_list(*_PLACEMENT)]
+        change_many(_DECIDED_BY, [(placement.decision_id, placement.pod_id) for placement in placed])
         pods_of: dict[str, int] = defaultdict(int)
-        for reservation in placed:
-            self._loads[reservation.node_id].add(reservation.requests, reservation.gpu_milli)
-            self._held[reservation.node_id].setdefault(reservation.pod.key, held_document(reservation))
-            self.touch_row(reservation.pod_id, reservation.pod.workload_id)
-            pods_of[reservation.pod.workload_id or ""] += 1
+        for placement in placed:
+            self._loads[placement.node_id].add(placement.requests, placement.allocation.gpu_milli)
+            self._held[placement.node_id].setdefault(
+                f"{placement.namespace}/{placement.name}",
+                held_document(placement.requests, placement.allocation, placement.created_at),
+            )
+            pods_of[placement.workload_id] += 1
+        self.touch_rows(placement.pod_id for placement in placed)
         details = {"cluster": self.cluster.name, "policy": ""}
         record_many(
             SYSTEM, "workload.submit", [(("workload", key), "", {**details, "pods": n}) for key, n in pods_of.items()]
@@ -233,7 +236,7 @@ class ClusterTransaction:
         self.cluster.effects_due_since = None
         self._columns.add("effects_due_since")
         # Return only as many decisions as the feed shows.
-        latest = Decision.objects.filter(pk__in=sorted(decided.values())[-LATEST:])
+        latest = Decision.objects.filter(pk__in=sorted(placement.decision_id for placement in placed)[-LATEST:])
         return list(latest.defer("allocation", "reasons", "top", "evictions", "waits_for").order_by("id"))
 
     def _settle_workloads(self) -> dict[str, Patch]:
@@ -242,9 +245,10 @@ class ClusterTransaction:
         changed_pods: dict[str, dict[str, Any]] = defaultdict(dict)
         for workload_id, key, document in pod_documents(self._pods) if self._pods else ():
             changed_pods[workload_id][key] = document
-        if not self._workloads:
+        touched = self._workloads | changed_pods.keys()
+        if not touched:
             return patches
-        rows = WORKLOADS(workloads=self._workloads)
+        rows = WORKLOADS(workloads=touched)
         states: dict[str, set[str]] = {row.pk: set(row.pod_states or ()) for row in rows}
         for workload_id, follows in _implied_states(rows).items():
             over = _FINISHED if follows.of_jobs else set()
@@ -270,17 +274,26 @@ class ClusterTransaction:
         return True
 
 
-# The columns of a reservation and its pod that `_write_placement_effects` reads.
-_EFFECT_COLUMNS = (
-    "node_id", "requests", "allocation", "created_at", "pod__namespace", "pod__name", "pod__workload_id",
+class _Placement(NamedTuple):
+    """The columns of a reservation, its pod and the pod's decision that `_write_placement_effects` reads."""
+
+    pod_id: int
+    node_id: int
+    requests: dict[str, int]
+    allocation: Allocation
+    created_at: datetime
+    namespace: str
+    name: str
+    workload_id: str
+    decision_id: int
+
+
+# `record_placed_arrivals` inserts exactly one decision for each of these pods.
+_PLACEMENT = (
+    "pod_id", "node_id", "requests", "allocation", "created_at", "pod__namespace", "pod__name", "pod__workload_id",
+    "pod__decisions__id",
 )  # fmt: skip
 _DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s"  # noqa: S608
-
-
-def _first_decisions(pod_ids: Sequence[int]) -> dict[int, int]:
-    """Return the id of each pod's decision, by pod id; each of the pods must have exactly one decision."""
-    rows = [Decision.objects.filter(pod_id__in=some).values_list("pod_id", "id") for some in batched(pod_ids)]
-    return dict(chain.from_iterable(rows))
 
 
 # Workload states implied by the states of submitted objects: `_ALWAYS` applies to every workload, `_WITHOUT_PODS` only

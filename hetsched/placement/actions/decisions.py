@@ -93,8 +93,7 @@ def record(
             change.reserve(
                 [reserved_pod(result) for result in placed], cluster.leader_epoch if epoch is None else epoch
             )
-            for result in recorded:
-                change.touch_row(result.waiting.pod_id, result.waiting.workload_id)
+            change.touch_rows(result.waiting.pod_id for result in recorded)
             begun = [result.waiting.pod_id for result in placed if binding and can_bind_now(result)]
             _begin_binding(begun)
             change.close(decisions)

@@ -7,7 +7,7 @@ are requeued.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 from django.db import IntegrityError
@@ -36,38 +36,38 @@ from .submissions import check_priority
 RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
 
 
-def begin_binding(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    """Mark these placements as being bound; return the pods.
+def begin_binding(cluster_id: int, pod_ids: Iterable[int]) -> int:
+    """Mark these placements as being bound; return how many pods changed.
 
     Raises: Conflict if a pod is not placed any more.
     """
     return _advance(cluster_id, pod_ids, State.BINDING)
 
 
-def confirm(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    """Record that the cluster accepted these bindings.
+def confirm(cluster_id: int, pod_ids: Iterable[int]) -> int:
+    """Record that the cluster accepted these bindings; return how many pods changed.
 
     Raises: Conflict.
     """
     return _advance(cluster_id, pod_ids, State.BOUND)
 
 
-def start(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
-    """Record that these pods are running.
+def start(cluster_id: int, pod_ids: Iterable[int]) -> int:
+    """Record that these pods are running; return how many pods changed.
 
     Raises: Conflict.
     """
     return _advance(cluster_id, pod_ids, State.RUNNING)
 
 
-def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> list[Pod]:
+def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> int:
+    pods = sorted(set(pod_ids))
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
-        pods = _pods(cluster_id, pod_ids, only=("workload_id",))
         columns = {"started_at": change.now} if to is State.RUNNING else {}
-        change.move(pods, to, **columns)
+        change.move_rows(pods, to, **columns)
         change.close()
-    return pods
+    return len(pods)
 
 
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
@@ -200,10 +200,9 @@ def _pods_of(workload: Workload) -> list[Pod]:
     return list(workload.pods.defer("spec").order_by("id"))
 
 
-def _pods(cluster_id: int, pod_ids: Iterable[int], only: Sequence[str] = ()) -> list[Pod]:
-    """Return the pods in the order of their IDs; load the columns `only` if given, or else all except the spec."""
-    rows = Pod.objects.filter(cluster=cluster_id).order_by("id")
-    rows = rows.only(*only) if only else rows.defer("spec")
+def _pods(cluster_id: int, pod_ids: Iterable[int]) -> list[Pod]:
+    """Return the pods without their specs, in the order of their IDs."""
+    rows = Pod.objects.filter(cluster=cluster_id).order_by("id").defer("spec")
     return [pod for some in batched(sorted(set(pod_ids))) for pod in rows.filter(pk__in=some)]
 
 

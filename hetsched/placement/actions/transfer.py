@@ -10,7 +10,6 @@ the same decisions.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -45,7 +44,7 @@ from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
 from hetsched.journal.publish import difference, publish_many
 from hetsched.placement.queries.pod_counts import cluster_counts
-from hetsched.placement.queries.topics import Document, cluster_document, held_document
+from hetsched.placement.queries.topics import Document, cluster_document, held_documents
 from hetsched.policies.actions import is_cluster_owned, save_draft, try_activate
 from hetsched.policies.effective import active_specs
 from hetsched.policies.models import Policy
@@ -224,10 +223,7 @@ def _check_names_unused(cluster: Cluster, running: Sequence[PodSpec]) -> None:
 
 def node_documents(cluster: Cluster) -> dict[str, Document]:
     """Return the documents of all nodes of a cluster, with two queries."""
-    pods: dict[int, Document] = defaultdict(dict)
-    reservations = Reservation.objects.filter(cluster=cluster, active=True)
-    for reservation in reservations.select_related("pod").defer("pod__spec"):
-        pods[reservation.node_id][reservation.pod.key] = held_document(reservation)
+    pods = held_documents(cluster=cluster)
     documents: dict[str, Document] = {}
     for node in Node.objects.filter(cluster=cluster):
         node.cluster = cluster

@@ -64,7 +64,7 @@ class Reservation(models.Model):
     @property
     def gpu_milli(self) -> int:
         """Thousandths of GPUs that the pod holds."""
-        return sum(card.milli for card in self.allocation.gpus)
+        return self.allocation.gpu_milli
 
     @property
     def request(self) -> PodSpec:

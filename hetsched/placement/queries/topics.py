@@ -11,11 +11,13 @@ if only one cluster, or the first, has that node), `workload:<id>`, `decisions` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from django.db.models import Model
 
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
@@ -61,13 +63,13 @@ def _time(value: datetime | None) -> str | None:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def held_document(reservation: Reservation) -> Document:
+def held_document(requests: Mapping[str, int], allocation: Allocation, since: datetime) -> Document:
     """Return the document of a pod's reservation on its node."""
     return {
-        "requests": reservation.requests,
-        "gpus": to_json_types(reservation.allocation.gpus),
-        "zones": to_json_types(reservation.allocation.zones),
-        "since": _time(reservation.created_at),
+        "requests": requests,
+        "gpus": to_json_types(allocation.gpus),
+        "zones": to_json_types(allocation.zones),
+        "since": _time(since),
     }
 
 
@@ -175,9 +177,18 @@ def cluster_document(cluster: Cluster) -> Document:
 
 
 def node_document(node: Node) -> Document:
-    reservations = Reservation.objects.filter(node=node, active=True).select_related("pod")
-    pods = {reservation.pod.key: held_document(reservation) for reservation in reservations}
-    return {**node_facts(node), **node_load(node), "pods": pods}
+    return {**node_facts(node), **node_load(node), "pods": held_documents(node=node).get(node.pk, {})}
+
+
+def held_documents(**where: Model) -> dict[int, dict[str, Document]]:
+    """Return the documents of the active reservations with these columns, by node ID and pod key."""
+    found: dict[int, dict[str, Document]] = defaultdict(dict)
+    rows = Reservation.objects.filter(**where, active=True).values_list(
+        "node_id", "pod__namespace", "pod__name", "requests", "allocation", "created_at"
+    )
+    for node_id, namespace, name, requests, allocation, since in rows:
+        found[node_id][f"{namespace}/{name}"] = held_document(requests, allocation, since)
+    return found
 
 
 def workload_document(workload: Workload) -> Document:

@@ -62,7 +62,8 @@ def charge_unassigned_pods(change: ClusterTransaction) -> None:
 
 
 def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
-    nodes: list[Node] = NODES(ids=(), cluster=cluster.pk, names=set(names))
+    wanted = set(names)
+    nodes: list[Node] = NODES(ids=(), cluster=cluster.pk, names=wanted) if wanted else []
     return {node.name: node.pk for node in nodes}
 
 

@@ -29,7 +29,6 @@ from hetsched.placement.models import Pod
 from hetsched.placement.reservation_ledger import insert as insert_reservations
 from hetsched.placement.scheduling_result import Result
 from hetsched.storage.bulk_rows import insert
-from hetsched.storage.snapshot_read import database_now
 from hetsched.storage.write_lock import write_transaction
 
 from ... import dispatch
@@ -63,7 +62,7 @@ def record_placed_arrivals(
         with write_transaction():
             cluster = advance(cluster_id, revision=revision, epoch=epoch, is_exact=True, places=True)
             check_policies([result for _, result in arrivals])
-            now = database_now()
+            now = cluster.locked_at
             _insert_pods(cluster, arrivals, now)
             results = [_with_ids(pod, result) for pod, result in arrivals]
             insert([decision_row(cluster, result, revision, snapshot, now) for result in results])
