@@ -359,6 +359,13 @@ def gauntlet(*args: str) -> None:
     become(BIN / "python", "-m", "tests.gauntlet.run", *args)
 
 
+def differential(*args: str) -> None:
+    """Compare hetsched with kube-scheduler's own code on 100,000 random clusters (half an hour or more); see --help"""
+    setup()
+    build_kube()
+    become(BIN / "python", "-m", "tests.differential", *args)
+
+
 def mutations(*args: str) -> None:
     """Apply random mutations to the product one by one and count those that a test notices; see --help"""
     setup()
@@ -415,7 +422,7 @@ def fmt(*args: str) -> None:
 
 
 def kube(*args: str) -> None:
-    """Build kube-apiserver and helm for the tests unless present (needs Go)"""
+    """Build kube-apiserver, helm and other programs of the tests unless present (needs Go)"""
     if not build_kube():
         raise SetupError("kube-apiserver or helm is missing; see the message above")
 
@@ -472,9 +479,9 @@ def lock(*args: str) -> None:
 
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
-    "gauntlet": gauntlet, "mutations": mutations, "bench": bench, "screenshots": screenshots, "setup": set_up,
-    "lock": lock, "kube": kube, "kube-up": kube_up, "load": load, "soak": soak, "fuzz": fuzz, "properties": properties,
-    "clean": clean,
+    "differential": differential, "gauntlet": gauntlet, "mutations": mutations, "bench": bench,
+    "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "load": load,
+    "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
 }  # fmt: skip
 
 

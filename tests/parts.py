@@ -33,8 +33,9 @@ PROGRAMS = {
     "redis-server": ("redis-server", "valkey-server"),
     "riscv64-linux-gnu-gcc": ("riscv64-linux-gnu-gcc",),
     "runc": ("runc",),
+    "scheduler_verdicts": ("scheduler_verdicts",),
 }
-BUILT = {"helm", "kube-apiserver", "kube-scheduler"}
+BUILT = {"helm", "kube-apiserver", "kube-scheduler", "scheduler_verdicts"}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
 PACKAGES = {  # Debian package that contains the program, if its name differs
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",

@@ -10,6 +10,7 @@ kubeconfig.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -33,7 +34,9 @@ HERE = Path(__file__).resolve().parent
 VERSION = "1.36.3"
 HELM_VERSION = "3.21.4"
 KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
-PROGRAMS = (*KUBERNETES, "helm")
+# Program of the tests with kube-scheduler's own code; its source is in the folder of this name.
+VERDICTS = "scheduler_verdicts"
+PROGRAMS = (*KUBERNETES, VERDICTS, "helm")
 _READY_SECONDS = 60
 # Only calls of service accounts in the namespace hetsched are audited; a watch is recorded when it begins.
 _AUDITED = "system:serviceaccounts:hetsched"
@@ -47,7 +50,11 @@ def cache(program: str = "kube-apiserver") -> Path:
     """Return the cache folder of a built program."""
     tests = os.environ.get("HETSCHED_TEST_PROGRAMS")  # tests have their own home folder (tests/isolation.py)
     home = Path(tests or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "hetsched-kube" / (VERSION if program in KUBERNETES else f"{program}-{HELM_VERSION}")
+    if program == VERDICTS:  # built again if its source changes
+        folder = f"{VERDICTS}-{VERSION}-{hashlib.sha256((HERE / VERDICTS / 'main.go').read_bytes()).hexdigest()[:12]}"
+    else:
+        folder = VERSION if program in KUBERNETES else f"{program}-{HELM_VERSION}"
+    return home / "hetsched-kube" / folder
 
 
 def find(program: str) -> Path | None:
@@ -76,6 +83,8 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
     commands = [f"k8s.io/kubernetes/cmd/{program}" for program in missing if program in KUBERNETES]
     if commands:
         _go_build(go, HERE, cache(), version, commands)
+    if VERDICTS in missing:
+        _go_build(go, HERE, cache(VERDICTS), version, [f"./{VERDICTS}"])
     if "helm" in missing:
         stamp = "-X helm.sh/helm/v3/"
         minor = f"{stamp}pkg/chartutil.k8sVersionMajor=1 {stamp}pkg/chartutil.k8sVersionMinor={VERSION.split('.')[1]}"

@@ -1,0 +1,95 @@
+"""hetsched's filters and preemption agree with kube-scheduler's own code on random clusters."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests import parts
+from tests.kube import control_plane
+
+from . import verdicts
+from .__main__ import compare, minimal
+from .clusters import Object, draw
+from .comparison import INTENDED, differences
+from .verdicts import KubeScheduler
+
+pytestmark = pytest.mark.needs(control_plane.VERDICTS)
+CASES = 2000
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kubernetes-differences.md"
+
+
+@pytest.fixture(scope="module")
+def kube_scheduler() -> Iterator[KubeScheduler]:
+    with KubeScheduler(parts.require(control_plane.VERDICTS)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("first", range(0, CASES, 500))
+def test_random_clusters_have_no_unexplained_difference(kube_scheduler: KubeScheduler, first: int) -> None:
+    summary = compare(kube_scheduler, range(first, first + 500))
+    assert summary.pods > 1000
+    assert not summary.unexplained, minimal(*summary.unexplained[0], kube_scheduler)
+
+
+def test_page_explains_every_intended_difference() -> None:
+    explained = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert sorted(explained) == sorted(INTENDED)
+
+
+def without(kind: str = "", *, field: str = "") -> Callable[[Sequence[Any]], bytes]:
+    """Return a reader's input that lacks all objects of a kind, or a field wherever it occurs."""
+
+    def stripped(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: stripped(each) for key, each in value.items() if key != field}
+        return [stripped(each) for each in value] if isinstance(value, list) else value
+
+    def listed(objects: Sequence[Object]) -> bytes:
+        items = [stripped(each) for each in objects if each["kind"] != kind]
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
+
+    return listed
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(without(field="minDomains"), id="minDomains is ignored"),
+        pytest.param(without("PodDisruptionBudget"), id="disruption budgets are ignored"),
+        pytest.param(without(field="hostIP"), id="addresses of host ports are ignored"),
+        pytest.param(without(field="namespaceSelector"), id="namespace selectors are ignored"),
+        pytest.param(without(field="overhead"), id="overhead is ignored"),
+    ],
+)
+def test_planted_bug_is_found(
+    kube_scheduler: KubeScheduler, bug: Callable[[Sequence[Any]], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "_list", bug)
+    assert any(compare(kube_scheduler, range(first, first + 50)).unexplained for first in range(0, CASES, 50))
+
+
+def test_minimal_case_keeps_only_what_differs(kube_scheduler: KubeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_list", without(field="overhead"))
+    found = next(
+        (case, difference)
+        for case in map(draw, range(CASES))
+        for difference in differences(case, kube_scheduler)
+        if not difference.name
+    )
+    text = minimal(*found, kube_scheduler)
+    assert "overhead:" in text
+    assert text.count("kind: Node\n") == 1
+    assert "podAntiAffinity" not in text
+
+
+def test_rejected_case_is_an_error(kube_scheduler: KubeScheduler) -> None:
+    case = msgspec.structs.replace(draw(1), objects=[{"kind": "Unknown", "apiVersion": "v1"}])
+    with pytest.raises(RuntimeError, match="no kind"):
+        kube_scheduler.judge(case)

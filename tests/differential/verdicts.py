@@ -1,0 +1,119 @@
+"""Verdicts of kube-scheduler's own code and of hetsched for the same case.
+
+kube-scheduler's side is the Go program `tests/kube/scheduler_verdicts`. hetsched's side reads the objects as it reads
+manifests, and runs the filters and the preemption of the policy `default-kube`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.extender_verbs import filter_nodes
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+
+from .clusters import Case
+
+FEASIBLE, RESOLVABLE, UNRESOLVABLE = "feasible", "resolvable", "unresolvable"
+
+
+class PodVerdict(msgspec.Struct):
+    """The verdict for one pod.
+
+    `nodes` maps each node to *feasible*, *resolvable* (preemption may help) or *unresolvable*, and `reasons` maps the
+    other nodes to the reason. `victims` maps nodes to the pods that preemption would evict there, and `selected` is the
+    node that preemption selects. kube-scheduler's side lists the victims of every node, hetsched's side only those of
+    the selected node.
+    """
+
+    nodes: dict[str, str]
+    reasons: dict[str, str] = {}
+    victims: dict[str, frozenset[str]] = {}
+    selected: str = ""
+
+
+class KubeScheduler:
+    """The program with kube-scheduler's code, used in a `with` statement; one process judges many cases."""
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [str(self._program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        self._process.wait(timeout=30)
+
+    def judge(self, case: Case) -> list[PodVerdict]:
+        """Return the verdict for each pod of the case. Raises: RuntimeError if the program rejects the case."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"objects": case.objects, "pods": case.pods}) + "\n")
+        self._process.stdin.flush()
+        answers: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+        for answer in answers:
+            if answer.get("error"):
+                raise RuntimeError(f"seed {case.seed}: {answer['error']}")
+        return [_read(answer) for answer in answers]
+
+
+def _read(answer: dict[str, Any]) -> PodVerdict:
+    nodes = {name: found["state"] for name, found in answer["nodes"].items()}
+    reasons = {
+        name: "; ".join(f"{plugin}: {', '.join(texts)}" for plugin, texts in sorted(found["reasons"].items()))
+        for name, found in answer["nodes"].items()
+        if found["state"] != FEASIBLE
+    }
+    victims = {name: frozenset(pods) for name, pods in (answer.get("victims") or {}).items()}
+    return PodVerdict(nodes, reasons, victims, answer.get("selected", ""))
+
+
+_SPEC = BUILTIN["default-kube"]
+POLICY = compile_policy(
+    msgspec.structs.replace(_SPEC, plugins=(*_SPEC.plugins, PluginUse("preemption"))), load_registry(), implied=True
+)
+
+
+def judge(case: Case) -> list[PodVerdict]:
+    """Return hetsched's verdict for each pod of the case."""
+    content = parse_cluster([("cluster.json", _list(case.objects))])
+    (*pods,) = parse_workload([("pods.json", _list(case.pods))], known=content).pending
+    state = ClusterState.of(content)
+    scheduler = Scheduler(state, POLICY)
+    return [_judge(scheduler, pod, [node.name for node in content.nodes]) for pod in pods]
+
+
+def _list(objects: Sequence[Any]) -> bytes:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
+
+
+def _judge(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> PodVerdict:
+    found = filter_nodes(scheduler, pod, names)
+    nodes = dict.fromkeys(found.feasible, FEASIBLE)
+    nodes |= dict.fromkeys(found.rejected, RESOLVABLE) | dict.fromkeys(found.unresolvable, UNRESOLVABLE)
+    verdict = PodVerdict(nodes, {**found.rejected, **found.unresolvable})
+    if not found.feasible:
+        eviction = scheduler.schedule(pod).eviction
+        if eviction is not None:
+            verdict.victims, verdict.selected = {eviction.node: frozenset(eviction.victims)}, eviction.node
+    return verdict
