@@ -42,6 +42,7 @@ class _Draw:
         self._claims: list[str] = []
         self._bound_claims: list[str] = []
         self._single_pod_claims: set[str] = set()
+        self._ports_in_use: set[tuple[str, int]] = set()
 
     def case(self, seed: int) -> Case:
         nodes = [self._node(f"n{number}") for number in range(self._random.randint(1, 6))]
@@ -205,6 +206,11 @@ class _Draw:
     def _placed_pod(self, number: int, on: str) -> Object:
         found = self._pod(f"placed-{number}", on)
         found["spec"]["nodeName"] = on
+        for container in found["spec"]["containers"]:
+            # No two pods of a node use a host port: kube-scheduler counts a port as free as soon as one of them leaves.
+            if {(on, port["hostPort"]) for port in container.get("ports", ())} & self._ports_in_use:
+                del container["ports"]
+            self._ports_in_use.update((on, port["hostPort"]) for port in container.get("ports", ()))
         # Different times, because kube-scheduler chooses arbitrarily among victims of equal priority and start time.
         # Both times of a pod are equal, because hetsched uses the creation time and kube-scheduler the start time.
         start = f"2026-01-01T00:{self._random.randint(0, 59):02d}:{number:02d}Z"

@@ -23,6 +23,7 @@ from workers import schedule
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true"
 VERSIONS = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
+GROUPS = NATIVE_GROUPS.in_all_versions()[-1]  # the version of the test's API server
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def native() -> Iterator[ControlPlane]:
 @pytest.fixture
 def api(native: ControlPlane) -> Api:
     """Return an administrator's client of that API server, without nodes, pods and groups."""
-    groups = NATIVE_GROUPS.path(namespace="default")
+    groups = GROUPS.path(namespace="default")
     for path in ("/api/v1/nodes", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0", groups):
         native.call("DELETE", path)
     return Api(from_kubeconfig(native.kubeconfig()))
@@ -54,7 +55,7 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def make_group(api: Api, name: str, members: int, **more: Any) -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": members}}, **more}
-    make(api, NATIVE_GROUPS, name, "default", spec=spec)
+    make(api, GROUPS, name, "default", spec=spec)
 
 
 def make_member(api: Api, group: str, number: int, cpu: str = "1") -> None:

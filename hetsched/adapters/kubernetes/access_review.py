@@ -140,7 +140,11 @@ def ask(api: Api, *, namespaces: Sequence[str], rights: Sequence[Right] = RIGHTS
 
 
 def is_served(api: Api, resource: Resource) -> bool:
-    """Return whether the API server serves this kind. Raises: ApiFailure."""
+    """Return whether the API server serves this kind in one of its versions. Raises: ApiFailure."""
+    return any(_is_listed(api, each) for each in resource.in_all_versions())
+
+
+def _is_listed(api: Api, resource: Resource) -> bool:
     try:
         listed = msgspec.json.decode(api.get(f"/apis/{resource.api_version}" if resource.group else "/api/v1"))
     except ApiFailure as failure:

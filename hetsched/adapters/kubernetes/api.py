@@ -53,12 +53,20 @@ class ApiFailure(Exception):
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """One kind of object as the API server serves it."""
+    """One kind of object as the API server serves it.
+
+    `older` lists versions with the same fields that earlier API servers serve instead of `version`, newest first.
+    """
 
     group: str
     version: str
     plural: str
     kind: str
+    older: tuple[str, ...] = ()
+
+    def in_all_versions(self) -> list[Resource]:
+        """Return the kind in each of its versions, newest first."""
+        return [msgspec.structs.replace(self, version=version) for version in (self.version, *self.older)]
 
     @property
     def api_version(self) -> str:

@@ -42,6 +42,7 @@ from .reflector import Deleted, Upserted
 from .resources import (
     CLAIMS,
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     NODES,
     OF_NODES,
     OPTIONAL,
@@ -63,7 +64,7 @@ _PROBLEM = "ObjectUnreadable"
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
 _PART_OF = {
     **dict.fromkeys((VOLUMES, CLAIMS, STORAGE_CLASSES), _STORAGE),
-    **dict.fromkeys((RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS), _DEVICES),
+    **dict.fromkeys((RESOURCE_SLICES, DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS), _DEVICES),
 }
 
 

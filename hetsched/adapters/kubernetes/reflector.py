@@ -10,7 +10,7 @@ for `QUIET_SECONDS`. A response that cannot be decoded is a failure. After a fai
 reflector backs off for 1, 2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s). A list that is
 older than a version already seen is also treated as a failure, because after a failover an API server may return
 outdated data. The known objects are kept until a list is at least as new. If etcd was restored from a backup, lists
-stay older, so the process must be restarted.
+stay older, so the process must be restarted. A kind is listed in the newest of its API versions that the server serves.
 Source: Kubernetes documentation, "Efficient detection of changes"; KEP-5504 (versions compare as numbers); client-go's
 reflector (names).
 Invariants: after `Synced` the consumer has seen exactly the objects of one list; a watch starts from a version only
@@ -101,7 +101,8 @@ class Reflector:
         ended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._api = api
-        self._resource = resource
+        self._versions = resource.in_all_versions()
+        self._resource = resource  # in the version that the server served last
         self._sleep = sleep
         self._chance = chance
         self._ended = ended
@@ -120,6 +121,8 @@ class Reflector:
                 if self._version:
                     yield from self._watch()
             except ApiFailure as failure:
+                if failure.status == 404:
+                    self._version = ""  # list again: after an upgrade the server may serve another API version
                 if failure.status == 410:
                     self._version = ""
                     self._expired += 1
@@ -141,7 +144,7 @@ class Reflector:
     def _list(self) -> Iterator[Event]:
         missing = set(self._known)
         count, version = 0, ""
-        for items, version in self._api.list_pages(self._resource):
+        for items, version in self._pages():
             if _number(version) < self._newest:
                 yield from self._fail(Message(_OUTDATED, version=version, other=self._newest))
                 return
@@ -159,6 +162,18 @@ class Reflector:
             yield Deleted(key)
         self._version, self._failures = version, 0
         yield Synced(count)
+
+    def _pages(self) -> Iterator[tuple[list[bytes], str]]:
+        """Yield the pages of a list, in the newest API version that the server serves."""
+        for resource in self._versions:
+            self._resource = resource
+            try:
+                yield from self._api.list_pages(resource)
+            except ApiFailure as failure:
+                if failure.status != 404 or resource is self._versions[-1]:
+                    raise
+            else:
+                return
 
     def _watch(self) -> Iterator[Event]:
         query = {

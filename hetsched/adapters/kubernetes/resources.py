@@ -27,14 +27,17 @@ NODE_USAGES = Resource("hetsched.io", "v1alpha1", "nodeusages", "NodeUsage")
 SCHEDULING_POLICIES = Resource("hetsched.io", "v1alpha1", "schedulingpolicies", "SchedulingPolicy")
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
 # Built-in pod groups of Kubernetes: `spec.schedulingGroup` of a pod names a PodGroup and, in earlier versions,
-# `spec.workloadRef` names a Workload. Each kind is read in the API version that belongs to its field.
-NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup")
+# `spec.workloadRef` names a Workload. Each kind is read in the API versions that belong to its field: PodGroup in
+# v1beta1 and v1alpha3 of Kubernetes 1.37 and in v1alpha2 of 1.36, Workload in v1alpha1 of 1.35.
+NATIVE_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", older=("v1alpha3", "v1alpha2"))
 NATIVE_WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 # Dynamic resource allocation: devices that drivers publish, and claims on them.
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass")
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+# Taints that administrators add to devices: stable in Kubernetes 1.37, beta in 1.36.
+DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", older=("v1beta2",))
 QUOTAS = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota")
 
 REQUIRED = (
@@ -42,7 +45,7 @@ REQUIRED = (
 )  # fmt: skip
 OPTIONAL = (
     TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, SCHEDULING_POLICIES, POD_GROUPS, NATIVE_GROUPS,
-    NATIVE_WORKLOADS, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, QUOTAS,
+    NATIVE_WORKLOADS, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, DEVICE_TAINT_RULES, QUOTAS,
 )  # fmt: skip
 # Kinds that describe a node and are joined to the node by name.
 OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, CSI_NODES)

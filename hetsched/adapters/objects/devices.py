@@ -1,10 +1,11 @@
-"""Reader of ResourceSlices, DeviceClasses and ResourceClaims into `Devices`, with evaluated selectors.
+"""Reader of the objects of dynamic resource allocation into `Devices`, with evaluated selectors.
 
-Only the slices of a pool's highest generation are used, and only if all of them are present. A device that needs an
-unsupported feature (shared counters, several simultaneous users, binding conditions, a taint, nodes by selector) is
-kept but never allocated. A claim that requests an unsupported feature is kept; pods that use the claim are refused with
-the name of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those of the class
-first, and each only for devices that match the previous ones.
+The objects are ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims. Only the slices of a pool's highest
+generation are used, and only if all of them are present. A device that needs an unsupported feature (shared counters,
+several simultaneous users, binding conditions, a taint, nodes by selector) is kept but never allocated, also if a
+DeviceTaintRule adds the taint. A claim that requests an unsupported feature is kept; pods that use the claim are
+refused with the name of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those
+of the class first, and each only for devices that match the previous ones.
 Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
 """
 
@@ -14,6 +15,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.devices import (
@@ -48,6 +51,7 @@ class DeviceReader:
         self._slices: list[tuple[FieldView, str]] = []
         self._classes: dict[str, tuple[str, ...]] = {}
         self._claims: dict[str, ResourceClaim] = {}
+        self._taint_rules: list[_TaintRule] = []
 
     def slice(self, root: FieldView) -> None:
         spec = root.view("spec")
@@ -55,6 +59,12 @@ class DeviceReader:
 
     def device_class(self, root: FieldView) -> None:
         self._classes[root.view("metadata").text("name")] = _selectors(root.view("spec"))
+
+    def taint_rule(self, root: FieldView) -> None:
+        spec = root.view("spec")
+        taint = spec.view("taint")
+        if "deviceSelector" in spec and taint.text("effect") in _KEEPS_OFF:
+            self._taint_rules.append(_TaintRule(spec.view("deviceSelector"), taint.text("key")))
 
     def claim(self, root: FieldView, namespace: str) -> None:
         found = resource_claim(root, namespace)
@@ -75,10 +85,27 @@ class DeviceReader:
             wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
         incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
         read = [device for spec, pool in current if pool not in incomplete for device in _devices_of(spec)]
-        devices = tuple(read) or self._known.devices
+        devices = tuple(self._tainted(device) for device in read) or self._known.devices
         classes = {**self._known.classes, **self._classes}
         verdicts = _evaluate(devices, classes, self._claims.values())
         return Devices(devices, classes, self._claims, verdicts, tuple(sorted(incomplete)))
+
+    def _tainted(self, device: Device) -> Device:
+        """Return a device, blocked if a rule adds a taint to it."""
+        taints = [rule.key for rule in self._taint_rules if not device.blocked and rule.selects(device.id)]
+        return msgspec.structs.replace(device, blocked=f"taint {taints[0]}") if taints else device
+
+
+class _TaintRule:
+    """A rule that adds a taint to the devices of a selector; an empty selector selects all devices."""
+
+    def __init__(self, selector: FieldView, key: str) -> None:
+        self.key = key
+        self._driver, self._pool, self._device = (selector.text(name) for name in ("driver", "pool", "device"))
+
+    def selects(self, device: DeviceId) -> bool:
+        pairs = (self._driver, device.driver), (self._pool, device.pool), (self._device, device.name)
+        return all(wanted in ("", value) for wanted, value in pairs)
 
 
 def _devices_of(spec: FieldView) -> Iterator[Device]:

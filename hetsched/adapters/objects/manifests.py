@@ -193,7 +193,11 @@ class _Reading:
 
     def _devices(self, known: ClusterContent | None) -> Devices:
         reader = DeviceReader(None if known is None else known.devices)
-        for kind, read in (("ResourceSlice", reader.slice), ("DeviceClass", reader.device_class)):
+        for kind, read in (
+            ("ResourceSlice", reader.slice),
+            ("DeviceClass", reader.device_class),
+            ("DeviceTaintRule", reader.taint_rule),
+        ):
             self._each(kind, read)
         for document, root in self._sorted.get("ResourceClaim", ()):
             with _WithLocation(document):
@@ -382,6 +386,7 @@ _READ = {
     ("PersistentVolume", ""), ("PersistentVolumeClaim", ""), ("StorageClass", "storage.k8s.io"),
     ("CSINode", "storage.k8s.io"),
     ("ResourceSlice", "resource.k8s.io"), ("DeviceClass", "resource.k8s.io"), ("ResourceClaim", "resource.k8s.io"),
+    ("DeviceTaintRule", "resource.k8s.io"),
     ("ElasticQuota", "scheduling.x-k8s.io"), ("ElasticQuota", "scheduling.sigs.k8s.io"),
     ("PodDisruptionBudget", "policy"), ("PodMetrics", "metrics.k8s.io"), ("NodeMetrics", "metrics.k8s.io"),
     ("NodeResourceTopology", "topology.node.k8s.io"), ("NodeResourceTopology", _CRANE),

@@ -29,9 +29,11 @@ class Script:
     def __init__(self, *answers: Any) -> None:
         self.answers: Iterator[Any] = iter(answers)
         self.asked: list[str] = []  # `list`, or the version from which a watch continues
+        self.paths: list[str] = []
 
-    def list_pages(self, _: Resource) -> Iterator[tuple[list[bytes], str]]:
+    def list_pages(self, resource: Resource) -> Iterator[tuple[list[bytes], str]]:
         self.asked.append("list")
+        self.paths.append(resource.path())
         answer = self._next()
         for page in answer if isinstance(answer, list) else [answer]:
             if isinstance(page, Exception):
@@ -39,8 +41,9 @@ class Script:
             yield page
 
     @contextmanager
-    def stream(self, _: str, query: Mapping[str, str], **more: Any) -> Iterator[Iterator[bytes]]:
+    def stream(self, path: str, query: Mapping[str, str], **more: Any) -> Iterator[Iterator[bytes]]:
         self.asked.append(query["resourceVersion"])
+        self.paths.append(path)
         yield self._lines(self._next())
 
     def _next(self) -> Any:
@@ -64,13 +67,17 @@ class Over(Exception):
 def run_script(*answers: Any) -> tuple[list[Event], list[str], list[float]]:
     """Return the events of a reflector for a script, its calls, and its waits."""
     script, waits = Script(*answers, Over()), []
-    sleep: Callable[[float], None] = waits.append
-    reflector = Reflector(script, NODES, sleep=sleep, chance=lambda: 1.0)  # type: ignore[arg-type]
+    events = events_of(script, NODES, waits.append)
+    return events, script.asked, waits
+
+
+def events_of(script: Script, resource: Resource, sleep: Callable[[float], None]) -> list[Event]:
+    reflector = Reflector(script, resource, sleep=sleep, chance=lambda: 1.0)  # type: ignore[arg-type]
     events: list[Event] = []
     with suppress(Over):
         for event in reflector.events():
             events.append(event)
-    return [event for event in events if isinstance(event, Upserted | Deleted | Synced | Failed)], script.asked, waits
+    return [event for event in events if isinstance(event, Upserted | Deleted | Synced | Failed)]
 
 
 LISTED = ([an_object("n1", 5), an_object("n2", 6)], "10")
@@ -197,3 +204,35 @@ def test_backoff_grows_until_an_event_arrives() -> None:
     _, _, waits = run_script(down, down, down, LISTED, [an_event("ADDED", "n3", 11), down], down)
     # 1, 2, 4 s before the list; the waits start again after it, and after each event
     assert waits == [1.0, 2.0, 4.0, 1.0, 2.0]
+
+
+NOT_SERVED = ApiFailure(404, "NotFound", "the server could not find the requested resource")
+GROUPS = Resource("example.com", "v1", "groups", "Group", older=("v1beta1", "v1alpha1"))
+
+
+def versions_of(script: Script) -> list[str]:
+    return [path.split("/")[3] for path in script.paths]
+
+
+def test_kind_is_followed_in_the_newest_version_that_is_served() -> None:
+    script = Script(NOT_SERVED, LISTED, [an_event("ADDED", "n3", 11)], Over())
+    assert keys(events_of(script, GROUPS, lambda _: None))[-2:] == ["Synced", "Upserted n3"]
+    assert versions_of(script) == ["v1", "v1beta1", "v1beta1", "v1beta1"]
+
+
+def test_kind_without_a_served_version_is_a_failure() -> None:
+    waits: list[float] = []
+    script = Script(*[NOT_SERVED] * 3, Over())
+    (failure,) = events_of(script, GROUPS, waits.append)
+    assert isinstance(failure, Failed)
+    assert failure.status == 404
+    assert versions_of(script) == ["v1", "v1beta1", "v1alpha1", "v1"]
+    assert len(waits) == 1
+
+
+def test_version_that_is_no_longer_served_is_replaced() -> None:
+    script = Script(NOT_SERVED, NOT_SERVED, LISTED, NOT_SERVED, ([an_object("n2", 6)], "20"), Over())
+    assert keys(events_of(script, GROUPS, lambda _: None)) == [
+        "Upserted n1", "Upserted n2", "Synced", "Failed", "Deleted n1", "Synced",
+    ]  # fmt: skip
+    assert versions_of(script) == ["v1", "v1beta1", "v1alpha1", "v1alpha1", "v1", "v1"]

@@ -178,6 +178,47 @@ def test_device_with_unsupported_requirements_is_not_allocated(blocked: dict[str
     assert scene.placed["p"] == ("n1", ["gpu=d1"])
 
 
+def taint_rule(selector: dict[str, Any] | None, effect: str = "NoSchedule") -> dict[str, Any]:
+    spec: dict[str, Any] = {"taint": {"key": "broken", "effect": effect}}
+    if selector is not None:
+        spec["deviceSelector"] = selector
+    return {"apiVersion": API, "kind": "DeviceTaintRule", "metadata": {"name": "rule"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {},
+        {"driver": DRIVER},
+        {"driver": DRIVER, "pool": "n1", "device": "d0"},
+        {"device": "d0"},
+    ],
+)
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_device_tainted_by_a_rule_is_not_allocated(selector: dict[str, Any], effect: str) -> None:
+    scene = Scene(
+        node("n1"), slice_of("n1", device("d0")), taint_rule(selector, effect), claim("c", exactly("gpu")), pod("c")
+    )
+    assert scene.placed["p"] == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("selector", "effect"),
+    [
+        pytest.param(None, "NoSchedule", id="without a selector"),
+        pytest.param({"driver": "another.example.com"}, "NoSchedule", id="another driver"),
+        pytest.param({"driver": DRIVER, "pool": "n2"}, "NoSchedule", id="another pool"),
+        pytest.param({"pool": "n1", "device": "d1"}, "NoSchedule", id="another device"),
+        pytest.param({}, "None", id="without effect"),
+    ],
+)
+def test_other_devices_remain_allocatable(selector: dict[str, Any] | None, effect: str) -> None:
+    scene = Scene(
+        node("n1"), slice_of("n1", device("d0")), taint_rule(selector, effect), claim("c", exactly("gpu")), pod("c")
+    )
+    assert scene.placed["p"] == ("n1", ["gpu=d0"])
+
+
 @pytest.mark.parametrize(
     "asked",
     [

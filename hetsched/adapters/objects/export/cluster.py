@@ -38,7 +38,7 @@ from .selectors import label_selector
 from .storage import csi_node, storage_objects
 
 Plain = dict[str, Any]
-NATIVE = "scheduling.k8s.io/v1alpha2"
+NATIVE = "scheduling.k8s.io/v1beta1"
 
 
 def write_cluster(content: ClusterContent) -> bytes:
