@@ -359,6 +359,13 @@ def gauntlet(*args: str) -> None:
     become(BIN / "python", "-m", "tests.gauntlet.run", *args)
 
 
+def matrix(*args: str) -> None:
+    """Run tests of live clusters on every supported version of the Kubernetes API server (builds them first)"""
+    setup()
+    build_kube()
+    become(BIN / "python", "-m", "tests.kube.matrix", *args)
+
+
 def differential(*args: str) -> None:
     """Compare hetsched with kube-scheduler's own code on 100,000 random clusters (half an hour or more); see --help"""
     setup()
@@ -479,7 +486,7 @@ def lock(*args: str) -> None:
 
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
-    "differential": differential, "gauntlet": gauntlet, "mutations": mutations, "bench": bench,
+    "differential": differential, "gauntlet": gauntlet, "matrix": matrix, "mutations": mutations, "bench": bench,
     "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "load": load,
     "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
 }  # fmt: skip

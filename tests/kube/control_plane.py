@@ -32,6 +32,9 @@ from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
 VERSION = "1.36.3"
+# Other versions of the API server, and the folders of the modules that pin them. `matrix.py` runs tests on all of them.
+OTHERS = {"1.37.2": HERE / "versions" / "1.37"}
+API_SERVER = os.environ.get("HETSCHED_TEST_KUBERNETES") or VERSION
 HELM_VERSION = "3.21.4"
 KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
 # Program of the tests with kube-scheduler's own code; its source is in the folder of this name.
@@ -52,14 +55,18 @@ def cache(program: str = "kube-apiserver") -> Path:
     home = Path(tests or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     if program == VERDICTS:  # built again if its source changes
         folder = f"{VERDICTS}-{VERSION}-{hashlib.sha256((HERE / VERDICTS / 'main.go').read_bytes()).hexdigest()[:12]}"
+    elif program in KUBERNETES:
+        folder = API_SERVER if program == "kube-apiserver" else VERSION
     else:
-        folder = VERSION if program in KUBERNETES else f"{program}-{HELM_VERSION}"
+        folder = f"{program}-{HELM_VERSION}"
     return home / "hetsched-kube" / folder
 
 
 def find(program: str) -> Path | None:
     """Return an existing program, None if it has to be built."""
     places = [os.environ.get("KUBEBUILDER_ASSETS", ""), str(cache(program))]
+    if program == "kube-apiserver" and API_SERVER != VERSION:
+        return Path(found) if (found := shutil.which(program, path=places[-1])) else None
     for place in places:
         if place and (found := shutil.which(program, path=place)):
             return Path(found)
@@ -78,18 +85,26 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         raise Unavailable(f"{', '.join(missing)}: not found, and there is no Go to build them with")
-    stamp = "-X k8s.io/component-base/version."
-    version = f"{stamp}gitVersion=v{VERSION} {stamp}gitMajor=1 {stamp}gitMinor={VERSION.split('.')[1]}"
-    commands = [f"k8s.io/kubernetes/cmd/{program}" for program in missing if program in KUBERNETES]
-    if commands:
-        _go_build(go, HERE, cache(), version, commands)
+    if "kube-apiserver" in missing:
+        module = OTHERS.get(API_SERVER, HERE)
+        _go_build(go, module, cache(), _stamps(API_SERVER), ["k8s.io/kubernetes/cmd/kube-apiserver"])
+    others = [program for program in missing if program in KUBERNETES and program != "kube-apiserver"]
+    if others:
+        commands = [f"k8s.io/kubernetes/cmd/{program}" for program in others]
+        _go_build(go, HERE, cache(others[0]), _stamps(VERSION), commands)
     if VERDICTS in missing:
-        _go_build(go, HERE, cache(VERDICTS), version, [f"./{VERDICTS}"])
+        _go_build(go, HERE, cache(VERDICTS), _stamps(VERSION), [f"./{VERDICTS}"])
     if "helm" in missing:
         stamp = "-X helm.sh/helm/v3/"
         minor = f"{stamp}pkg/chartutil.k8sVersionMajor=1 {stamp}pkg/chartutil.k8sVersionMinor={VERSION.split('.')[1]}"
         version = f"{stamp}internal/version.version=v{HELM_VERSION} {minor}"
         _go_build(go, HERE.parent / "helm", cache("helm"), version, ["helm.sh/helm/v3/cmd/helm"])
+
+
+def _stamps(version: str) -> str:
+    """Return the linker flags that set the version of Kubernetes' programs."""
+    stamp = "-X k8s.io/component-base/version."
+    return f"{stamp}gitVersion=v{version} {stamp}gitMajor=1 {stamp}gitMinor={version.split('.')[1]}"
 
 
 def _go_build(go: str, module: Path, into: Path, stamps: str, commands: Sequence[str]) -> None:

@@ -16,14 +16,16 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
-from tests.kube.control_plane import ControlPlane
+from tests.kube.control_plane import API_SERVER, ControlPlane
 from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
-GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true"
-VERSIONS = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
-GROUPS = NATIVE_GROUPS.in_all_versions()[-1]  # the version of the test's API server
+# Kubernetes 1.37 has no gate for gangs and serves another version of the API.
+OLD = API_SERVER.startswith("1.36.")
+GATES = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true" + (",GangScheduling=true" * OLD)
+GROUPS = NATIVE_GROUPS.in_all_versions()[-1 if OLD else 0]
+VERSIONS = f"--runtime-config={GROUPS.api_version}=true"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,50 @@
+"""Run tests of live clusters on every version of the API server: `python3 dev.py matrix`.
+
+Each version runs the same test files. The table at the end shows the results, and the API version in which native pod
+groups are followed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+from . import control_plane
+
+FILES = (
+    "informer", "pod_lifecycle", "preemption_evictions", "resource_claims", "pod_groups", "running_pod_changes",
+    "watch_faults", "rejecting_kubelets", "volume_claims", "rbac_permissions", "leader_election",
+)  # fmt: skip
+
+
+def run(version: str) -> tuple[int, int, int]:
+    """Run the tests on one version; return the numbers of passed, failed and skipped tests."""
+    env = {**os.environ, "HETSCHED_TEST_KUBERNETES": version}
+    build = [sys.executable, "-m", "tests.kube.control_plane", "build"]
+    subprocess.run(build, env=env, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        files = [str(control_plane.HERE / f"test_{name}.py") for name in FILES]
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *files]
+        subprocess.run(pytest, env=env, check=False)
+        (suite,) = ElementTree.parse(report).getroot()
+    total, skipped = int(suite.get("tests", 0)), int(suite.get("skipped", 0))
+    failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+    return total - failed - skipped, failed, skipped
+
+
+def main() -> int:
+    """Run all versions and print the table; return 1 if a test failed."""
+    rows = [(version, *run(version)) for version in (control_plane.VERSION, *control_plane.OTHERS)]
+    print("| API server | passed | failed | skipped |\n|---|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+    return 1 if any(failed for _, _, failed, _ in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
