@@ -55,7 +55,8 @@ class ApiFailure(Exception):
 class Resource(msgspec.Struct, frozen=True):
     """One kind of object as the API server serves it.
 
-    `older` lists versions with the same fields that earlier API servers serve instead of `version`, newest first.
+    `older` lists versions that earlier API servers serve instead of `version`, newest first. The fields that hetsched
+    reads must be the same in all of them.
     """
 
     group: str

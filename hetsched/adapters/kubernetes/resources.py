@@ -37,7 +37,9 @@ RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceS
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass")
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 # Taints that administrators add to devices: stable in Kubernetes 1.37, beta in 1.36.
-DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", older=("v1beta2",))
+DEVICE_TAINT_RULES = Resource(
+    "resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", older=("v1beta2", "v1alpha3")
+)
 QUOTAS = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticquotas", "ElasticQuota")
 
 REQUIRED = (

@@ -85,7 +85,7 @@ class DeviceReader:
             wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
         incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
         read = [device for spec, pool in current if pool not in incomplete for device in _devices_of(spec)]
-        devices = tuple(self._tainted(device) for device in read) or self._known.devices
+        devices = tuple(self._tainted(device) for device in read or self._known.devices)
         classes = {**self._known.classes, **self._classes}
         verdicts = _evaluate(devices, classes, self._claims.values())
         return Devices(devices, classes, self._claims, verdicts, tuple(sorted(incomplete)))

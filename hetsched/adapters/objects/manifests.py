@@ -326,10 +326,13 @@ def _pod_group(spec: FieldView) -> PodGroup:
     )
 
 
+_UNSUPPORTED_OF_GROUP = ("schedulingConstraints", "resourceClaims", "parentCompositePodGroupName")
+
+
 def _native_group(spec: FieldView, policy: str = "schedulingPolicy") -> PodGroup:
     """Read a PodGroup of Kubernetes' own API; a group without a gang policy may start with any number of members."""
     gang = spec.view(policy).view("gang")
-    unsupported = [field for field in ("schedulingConstraints", "resourceClaims") if spec.value.get(field)]
+    unsupported = [field for field in _UNSUPPORTED_OF_GROUP if spec.value.get(field)]
     return PodGroup(
         min_member=gang.integer("minCount", 1, least=1, most=2**31 - 1),
         native=True,

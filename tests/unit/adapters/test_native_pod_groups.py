@@ -1,5 +1,7 @@
 """Kubernetes' own pod groups, in the versions that API servers serve, as gangs."""
 
+import pytest
+
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.objects.manifests import read_content
@@ -43,10 +45,19 @@ spec: {podGroups: [{name: workers, policy: {gang: {minCount: 3}}}]}
     assert found.pending[0].gang == GangMember("train.workers", 3, min_field=GROUP_MIN_COUNT)
 
 
-def test_unsupported_parts_of_a_group_are_reported() -> None:
-    group = GROUP + "  schedulingConstraints: {topology: [{key: rack}]}\n"
+@pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("schedulingConstraints", "{topology: [{key: rack}]}"),
+        ("resourceClaims", "[{name: link}]"),
+        ("parentCompositePodGroupName", "job"),
+    ],
+)
+def test_unsupported_parts_of_a_group_are_reported(version: str, field: str, value: str) -> None:
+    group = f"{GROUP.replace('v1alpha2', version)}  {field}: {value}\n"
     found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
-    assert problems(found.pending[0]) == [("FeatureNotSupported", "PodGroup ring: spec.schedulingConstraints")]
+    assert problems(found.pending[0]) == [("FeatureNotSupported", f"PodGroup ring: spec.{field}")]
 
 
 def test_long_group_names_are_distinct() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hetsched.adapters.files import parse_cluster
+from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.api.decision import Verdict
 from hetsched.engine.cluster.state import ClusterState
@@ -200,6 +200,15 @@ def test_device_tainted_by_a_rule_is_not_allocated(selector: dict[str, Any], eff
         node("n1"), slice_of("n1", device("d0")), taint_rule(selector, effect), claim("c", exactly("gpu")), pod("c")
     )
     assert scene.placed["p"] == (None, [])
+
+
+def test_rule_of_a_workload_file_taints_devices_of_the_cluster() -> None:
+    cluster = parse_cluster(
+        [("cluster", yaml.safe_dump_all([kind(), node("n1"), slice_of("n1", device("d0"))]).encode())]
+    )
+    workload = [taint_rule({}), claim("c", exactly("gpu")), pod("c")]
+    content = parse_workload([("workload", yaml.safe_dump_all(workload).encode())], known=cluster)
+    assert [device.blocked for device in content.devices.devices] == ["taint broken"]
 
 
 @pytest.mark.parametrize(
