@@ -193,7 +193,8 @@ def test_job_result_follows_its_conditions(
         job_pod(api, job, uid, labels, name)
         eventually(there, lambda name=name: Pod.objects.filter(name=name).exists())  # type: ignore[misc]
         recorded(cluster, placing(cluster, "n1"))
-        (pod,) = begin_binding(cluster.pk, Pod.objects.filter(name=name).values_list("id", flat=True))
+        pod = Pod.objects.get(name=name)
+        assert begin_binding(cluster.pk, [pod.pk]) == 1
         target = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}}
         api.send("POST", PODS.path(namespace="default", name=name, part="binding"), json.dumps(target).encode())
         with Kubelet(api, lambda _, code=code: ends(code)):  # type: ignore[misc]
