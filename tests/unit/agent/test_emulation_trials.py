@@ -178,7 +178,8 @@ def test_a_kernel_with_the_entry_runs_the_programs_that_the_agent_names(tmp_path
         pytest.skip(f"no separate binfmt_misc here: {done.stderr.decode()[:200]}")
     report = msgspec.json.decode(done.stdout, type=AgentReport)
     (offer,) = report.isa.emulated
-    assert (offer.by, offer.version is not None, offer.slowdown is not None) == (QEMU, seen, True)
+    # The slowdown is not compared: on a busy machine the agent reports it as unknown.
+    assert (offer.by, offer.version is not None) == (QEMU, seen)
     for program, file in ((runs, "runs"), (breaks, "breaks")):
         requirement = inspect_elf(program.read_bytes()).requirement
         assert requirement is not None
