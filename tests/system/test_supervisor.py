@@ -203,7 +203,7 @@ def test_store_answers_on_its_socket(tmp_path: Path) -> None:
 
 
 def celery_app(socket_file: Path) -> Celery:
-    return Celery(broker=f"redis+socket://{socket_file}")
+    return Celery(broker=f"redis+socket://{socket_file}", set_as_current=False)
 
 
 @pytest.mark.parametrize("name", ["d" * 120, "with space", "per%cent", "hash#tag"])
