@@ -14,8 +14,14 @@ def test_only_ready_and_uncordoned_nodes_fit() -> None:
     assert answer.codes("both") == ["NodeNotReady"]
 
 
-def test_cordon_is_tolerable_but_not_ready_is_not() -> None:
-    tolerant = a_pod().tolerating("node.kubernetes.io/unschedulable", effect="NoSchedule")
-    assert ask("node-ready", tolerant, FLEET).feasible == ["cordoned", "up"]
-    assert ask("node-ready", a_pod().tolerating(), FLEET).feasible == ["cordoned", "up"]
+def test_tolerations_of_cordoned_and_unready_nodes() -> None:
+    cordon = a_pod().tolerating("node.kubernetes.io/unschedulable", effect="NoSchedule")
+    assert ask("node-ready", cordon, FLEET).feasible == ["cordoned", "up"]
+    for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        unready = ask("node-ready", a_pod().tolerating(taint), FLEET)
+        assert unready.feasible == ["down", "up"]
+        assert unready.codes("both") == ["NodeUnschedulable"]
+    assert ask("node-ready", a_pod().tolerating(), FLEET).feasible == ["both", "cordoned", "down", "up"]
     assert ask("node-ready", a_pod().tolerating("other"), FLEET).feasible == ["up"]
+    evicted_later = a_pod().tolerating("node.kubernetes.io/not-ready", effect="NoExecute")
+    assert ask("node-ready", evicted_later, FLEET).feasible == ["up"]

@@ -1,13 +1,17 @@
 """Keep pods off nodes that are not Ready or are cordoned.
 
-Rule: the node is Ready and not unschedulable. A pod that tolerates `node.kubernetes.io/unschedulable:NoSchedule` fits
-cordoned nodes (never nodes that are not Ready).
-Source: kube-scheduler's NodeUnschedulable plugin.
+Rule: the node is Ready and not unschedulable. A pod that tolerates the taint `node.kubernetes.io/not-ready` or
+`node.kubernetes.io/unreachable` with the effect NoSchedule fits nodes that are not Ready, unless the plugin `taints`
+excludes them. A pod that tolerates `node.kubernetes.io/unschedulable:NoSchedule` fits cordoned nodes.
+Source: kube-scheduler's NodeUnschedulable plugin. kube-scheduler reads only the taints, which the node lifecycle
+controller sets some time after the condition changed; this plugin reads the condition too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+
+import numpy as np
 
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_report import Taint
@@ -19,7 +23,8 @@ from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Refusal
 from hetsched.engine.framework.tolerations import tolerates
 
-_CORDON = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
+_UNREADY = tuple(Taint(f"node.kubernetes.io/{name}", effect="NoSchedule") for name in ("not-ready", "unreachable"))
+_CORDON = (Taint("node.kubernetes.io/unschedulable", effect="NoSchedule"),)
 NOT_READY = Refusal("NodeNotReady", Message("the node is not Ready"))
 CORDONED = Refusal("NodeUnschedulable", Message("the node is cordoned"))
 
@@ -32,28 +37,29 @@ CORDONED = Refusal("NodeUnschedulable", Message("the node is cordoned"))
 )
 class NodeReady:
     def static_key(self, request: Request) -> Hashable:
-        return _tolerates_cordon(request)
+        return _tolerates(request, _UNREADY), _tolerates(request, _CORDON)
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        ready: Bools = nodes.static("ready") != 0
-        if _tolerates_cordon(request):
-            return ready
-        schedulable: Bools = ready & (nodes.static("unschedulable") == 0)
-        return schedulable
+        fits: Bools = np.ones(nodes.n, np.bool_)
+        for _, refused in self.refusals(request, nodes):
+            fits &= ~refused
+        return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        not_ready = nodes.static("ready") == 0
-        yield NOT_READY, not_ready
-        if not _tolerates_cordon(request):
-            yield CORDONED, ~not_ready & (nodes.static("unschedulable") != 0)
+        ready: Bools = np.ones(nodes.n, np.bool_)
+        if not _tolerates(request, _UNREADY):
+            ready = nodes.static("ready") != 0
+            yield NOT_READY, ~ready
+        if not _tolerates(request, _CORDON):
+            yield CORDONED, ready & (nodes.static("unschedulable") != 0)
 
     def waits(self, request: Request) -> Message:
-        return (
-            Message("a node to be Ready")
-            if _tolerates_cordon(request)
-            else Message("a node to be Ready and not cordoned")
-        )
+        if _tolerates(request, _UNREADY):
+            return Message("a node to be uncordoned")
+        if _tolerates(request, _CORDON):
+            return Message("a node to be Ready")
+        return Message("a node to be Ready and not cordoned")
 
 
-def _tolerates_cordon(request: Request) -> bool:
-    return tolerates(request.shape.tolerations, _CORDON)
+def _tolerates(request: Request, taints: tuple[Taint, ...]) -> bool:
+    return any(tolerates(request.shape.tolerations, taint) for taint in taints)
