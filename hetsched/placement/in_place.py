@@ -1,8 +1,9 @@
 """The fields of a pod that can change while the pod has a reservation.
 
-A pod row keeps the spec of its decision. A resize, new labels, a toleration, an annotation or another owner changes
-only the request in the pod's reservation, which is computed by `updated_spec`. `fingerprint` hashes these fields, so
-that updates of other fields are recognised without reading the request from the database.
+A pod row keeps the spec of its decision. A resize, new labels, a toleration, an annotation, another owner or a deletion
+with a grace period changes only the request in the pod's reservation, which is computed by `updated_spec`.
+`fingerprint` hashes these fields, so that updates of other fields are recognised without reading the request from the
+database.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from hetsched.contracts.message import as_text
 from hetsched.contracts.objects.workload import PodSpec
 
-_OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds")
+_OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds", "terminating")
 _OF_SHAPE = ("requests", "nonzero_cpu_millis", "nonzero_memory_bytes", "tolerations")
 _encoder = msgspec.json.Encoder(order="sorted", enc_hook=as_text)
 

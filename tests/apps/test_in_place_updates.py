@@ -183,6 +183,21 @@ def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
     assert states()["waits"] == "placed"
 
 
+def test_a_terminating_pod_does_not_count_for_topology_spread(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(cluster, nodes=[a_node("n2").tainted("only", "theirs").build()])
+    runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
+    seen(cluster, pods=[an_observed_pod(a_pod("waits").labelled(x="1").spread(HOST, x="1"), uid="u2")])
+    seen(cluster, pods=[an_observed_pod(a_pod("beside").cpu(8), uid="u3")])
+    decide(cluster, monkeypatch)
+    assert states() == {"p": "running", "waits": "not-now", "beside": "not-now"}
+    runs(cluster, a_pod("p").cpu(1).labelled(x="1").having(terminating=True), deleting=True)
+    decide(cluster, monkeypatch)
+    assert states() == {"p": "running", "waits": "placed", "beside": "not-now"}  # its CPU is still reserved
+    assert_cache_equals_rebuilt_state(cluster)
+
+
 def assert_cache_equals_rebuilt_state(cluster: Cluster) -> None:
     with cache_of(cluster.pk).locked_snapshot() as snapshot:
         assert snapshot.state.digest() == load_state(cluster.pk).state.digest()

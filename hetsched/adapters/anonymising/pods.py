@@ -87,6 +87,7 @@ class PodAnonymizer:
             image_facts=renamed(self._image_facts, pod.image_facts),
             problems=renamed(self._problem, pod.problems),
             grace_seconds=pod.grace_seconds,
+            terminating=pod.terminating,
         )
 
     def _scheduler(self, name: str) -> str:

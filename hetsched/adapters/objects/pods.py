@@ -128,6 +128,7 @@ class PodReader:
             controller=controller,
             controller_uid=controller_uid,
             grace_seconds=grace_seconds(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
+            terminating="deletionTimestamp" in meta,
         )
 
     def _alike(self, root: FieldView, name: str, namespace: str) -> PodSpec:

@@ -296,8 +296,8 @@ class PodSpec(msgspec.Struct, frozen=True):
     the reason why rebalancing does not move it: `annotation`, `local-volume`, or `hold` for reserved capacity. A pod
     with `gates` is not scheduled until all of its gates are removed. `image_facts` describes the `images` that were
     looked up; `pull_secrets` contains the names of the secrets, in the pod's namespace, for pulling the images.
-    `grace_seconds` is how long its containers may run after its deletion starts. `expected_basis` is the basis of the
-    shape's expected usage if this usage was learned and not declared by the pod.
+    `grace_seconds` is how long its containers may run after its deletion starts, and `terminating` is True after that.
+    `expected_basis` is the basis of the shape's expected usage if this usage was learned and not declared by the pod.
     """
 
     namespace: str
@@ -327,6 +327,7 @@ class PodSpec(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
     expected_basis: str = ""
     grace_seconds: int = GRACE_SECONDS
+    terminating: bool = False
 
     @property
     def key(self) -> str:

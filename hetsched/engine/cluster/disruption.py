@@ -1,7 +1,8 @@
 """Disruption budgets: how many more of the selected pods may be evicted.
 
-Head-room = number of placed pods that the budget selects - number of pods that must keep running. A moved pod counts
-again once it runs on its new node, so each of several consecutive moves needs head-room only for its own pods.
+Head-room = number of placed pods that the budget selects and that are not terminating - number of pods that must keep
+running. A moved pod counts again once it runs on its new node, so each of several consecutive moves needs head-room
+only for its own pods.
 Source: Kubernetes policy/v1 PodDisruptionBudget.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def matcher(budget: DisruptionBudget) -> Matcher:
     """Return the matcher for the pods that a budget selects."""
-    return Matcher(budget.selector, (budget.namespace,))
+    return Matcher(budget.selector, (budget.namespace,), with_terminating=False)
 
 
 def evictions_left(budget: DisruptionBudget, state: ClusterState) -> int:

@@ -1,9 +1,9 @@
 """Number of placed pods per node that a selector matches.
 
 A cluster has tens of thousands of pods and hundreds of selectors, but each decision changes only one pod. Pods with
-equal namespace and labels are of one kind, and a selector is evaluated once per kind. Additions and removals on the
-rows of the state's change log are recorded once, in a journal; every count continues from its position in the journal.
-Recording starts with the first selector.
+equal namespace, labels and `terminating` are of one kind, and a selector is evaluated once per kind. Additions and
+removals on the rows of the state's change log are recorded once, in a journal; every count continues from its position
+in the journal. Recording starts with the first selector.
 Invariants: every count equals a full scan of the placed pods; the namespaces of a state never change.
 """
 
@@ -27,11 +27,12 @@ _MOST_ENTRIES = 200_000
 
 
 class Matcher(NamedTuple):
-    """Selector and namespaces of an inter-pod term."""
+    """Selector and namespaces of an inter-pod term, and whether terminating pods match it."""
 
     selector: LabelSelector | None
     namespaces: tuple[str, ...]
     namespace_selector: LabelSelector | None = None
+    with_terminating: bool = True
 
     @staticmethod
     def of(term: PodTerm, namespace: str) -> Matcher:
@@ -41,6 +42,8 @@ class Matcher(NamedTuple):
 
     def matches(self, pod: PodSpec, namespaces: dict[str, dict[str, str]]) -> bool:
         """Return whether the term selects `pod`; `namespaces` maps a namespace to its labels."""
+        if pod.terminating and not self.with_terminating:
+            return False
         if pod.namespace not in self.namespaces:
             if self.namespace_selector is None:
                 return False
@@ -68,7 +71,7 @@ class SelectorCounts:
     """Counts of matching pods per row, for every selector that was queried."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
+        self._kinds: dict[tuple[str, bool, frozenset[tuple[str, str]]], int] = {}
         self._faces: list[PodSpec] = []  # one pod of each kind
         self._on_row: list[dict[str, tuple[PodSpec, int]]] = []
         self._journal: list[tuple[int, int, int]] = []  # kind, row, +1 (added) or -1 (removed)
@@ -122,7 +125,7 @@ class SelectorCounts:
                     self._journal.append((kind, row, 1))
 
     def _kind(self, pod: PodSpec) -> int:
-        key = (pod.namespace, frozenset(pod.labels.items()))
+        key = (pod.namespace, pod.terminating, frozenset(pod.labels.items()))
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = len(self._faces)

@@ -207,6 +207,7 @@ PODS = st.builds(
     some(
         uid=st.just("u"),
         creationTimestamp=st.just("2026-11-20T10:00:00Z"),
+        deletionTimestamp=st.just("2026-11-20T11:00:00Z"),
         ownerReferences=st.just([{"kind": "Job", "name": "j", "controller": True}]),
     ),
     POD_SPEC,

@@ -292,3 +292,4 @@ def test_grace_period_is_that_of_the_deletion_else_of_the_pod(meta: Any, spec: A
     (pod,) = store.take().pods
     assert pod.spec is not None
     assert pod.spec.grace_seconds == seconds
+    assert pod.spec.terminating is ("deletionTimestamp" in meta)

@@ -98,6 +98,16 @@ def test_budget_limits_the_number_of_victims() -> None:
     assert sorted(two.budgets) == ["", "default/web"]
 
 
+def test_budget_does_not_count_terminating_pods_as_running() -> None:
+    # Three run and one of them is terminating, two must stay: 2 - 2 = 0 may be evicted.
+    web = [resident(f"web-{i}", cpu="1").labelled(app="web") for i in range(2)]
+    ending = resident("ending", "b", cpu="1").labelled(app="web").having(terminating=True)
+    budget = DisruptionBudget("default", "web", matching(app="web"), 2)
+    eviction = asked([a_node("a").cpu("2"), a_node("b").cpu("1")], [*web, ending], urgent("2"), budget).eviction
+    assert eviction is not None
+    assert eviction.budgets == ("default/web", "default/web")
+
+
 WEB = DisruptionBudget("default", "web", matching(app="web"), 1)
 
 

@@ -44,6 +44,15 @@ def test_a_domain_may_lead_by_at_most_the_maximum_skew() -> None:
     assert ask("topology-spread", web("p", hard(2)), FLEET, running(a1=2, b1=1)).feasible == ["a1", "a2", "b1"]
 
 
+def test_terminating_pods_are_not_counted() -> None:
+    # zone a 2 - 1 terminating = 1, zone b 1, least 1:  a 1 + 1 - 1 = 1 fits
+    ending = web("ending").running_on("a2").having(terminating=True)
+    answer = ask("topology-spread", web("p", hard()), FLEET, [*running(a1=1, b1=1), ending])
+    assert answer.feasible == ["a1", "a2", "b1"]
+    away = a_pod("p").away_from(ZONE, app="web")
+    assert ask("pod-affinity", away, FLEET, [ending]).feasible == ["b1"]  # inter-pod terms still match them
+
+
 def test_pod_that_does_not_match_itself_is_not_counted() -> None:
     # zone a 2 + 0 - 1 = 1 fits
     answer = ask("topology-spread", a_pod().shaped(spread=(hard(),)), FLEET, running(a1=2, b1=1))

@@ -12,6 +12,7 @@ from typing import Any
 from hetsched.contracts.objects.devices import Device, DeviceRequest, Devices, DeviceWish, ResourceClaim
 
 from .. import keys
+from .storage import DELETION_TIME
 
 API = "resource.k8s.io/v1"
 Plain = dict[str, Any]
@@ -78,7 +79,7 @@ def _claim(claim: ResourceClaim) -> Plain:
             fields = [{"key": "metadata.name", "operator": "In", "values": [claim.node]}]
             status["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": fields}]}
     if claim.deleting:
-        meta["deletionTimestamp"] = "1970-01-01T00:00:00Z"
+        meta["deletionTimestamp"] = DELETION_TIME
     return _object("ResourceClaim", meta, {"spec": {"devices": devices}, "status": status})
 
 

@@ -28,7 +28,7 @@ from ..pods import MIRROR
 from ..requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 from .annotations import ExportedContainers
 from .selectors import label_selector, node_term
-from .storage import inexpressible_templates, pod_volumes
+from .storage import DELETION_TIME, inexpressible_templates, pod_volumes
 
 Plain = dict[str, Any]
 
@@ -83,6 +83,8 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
         meta["uid"] = pod.uid
     if pod.created_at:
         meta["creationTimestamp"] = pod.created_at
+    if pod.terminating:
+        meta["deletionTimestamp"] = DELETION_TIME
     if pod.controller:
         kind, _, name = pod.controller.partition("/")
         uid = {"uid": pod.controller_uid} if pod.controller_uid else {}

@@ -14,7 +14,7 @@ from .selectors import label_selector, node_term
 
 Plain = dict[str, Any]
 # Placeholder deletionTimestamp: the export records that an object is terminating, but not since when.
-_NOW = "1970-01-01T00:00:00Z"
+DELETION_TIME = "1970-01-01T00:00:00Z"
 
 
 def storage_objects(storage: Storage) -> Iterator[Plain]:
@@ -84,7 +84,7 @@ def _claim_object(claim: VolumeClaim) -> Plain:
     if claim.selected_node:
         meta["annotations"] = {SELECTED_NODE: claim.selected_node}
     if claim.deleting:
-        meta["deletionTimestamp"] = _NOW
+        meta["deletionTimestamp"] = DELETION_TIME
     spec = claim_spec(claim.asks)
     if claim.volume or claim.wanted:
         spec["volumeName"] = claim.volume or claim.wanted

@@ -1,10 +1,10 @@
 """Spread pods evenly over zones, racks or nodes.
 
 Rule, per constraint with topology label k: matching pods are the pods of the same namespace that the selector matches
-(an empty selector matches none). A node is counted if it has the topology labels of all constraints of the same kind
-and meets the inclusion policies: the pod's required node affinity, and its tolerations with nodeTaintsPolicy Honor. A
-domain is a value of k on these nodes. `least` is the lowest number of matching pods in a domain, or 0 if there are
-fewer than minDomains domains.
+(an empty selector matches none) and that are not terminating. A node is counted if it has the topology labels of all
+constraints of the same kind and meets the inclusion policies: the pod's required node affinity, and its tolerations
+with nodeTaintsPolicy Honor. A domain is a value of k on these nodes. `least` is the lowest number of matching pods in a
+domain, or 0 if there are fewer than minDomains domains.
     DoNotSchedule   the node has k, and matching in its domain + (1 if the pod matches itself) - least <= maxSkew
     ScheduleAnyway  raw = round(sum over constraints of matching * ln(domains + 2) + maxSkew - 1), where domains are
                     counted over the feasible nodes; for k = kubernetes.io/hostname, matching is per node;
@@ -161,7 +161,8 @@ def _matching(request: Request, state: ClusterState, constraint: SpreadConstrain
     """Return, for each node, the number of its pods in the pod's namespace that the selector matches, shape (N,)."""
     if constraint.selector is None or not constraint.selector.expressions:
         return np.zeros(len(state.reports), np.int64)
-    return state.neighbours.matching(state, (Matcher(constraint.selector, (request.pod.namespace,)),))
+    matcher = Matcher(constraint.selector, (request.pod.namespace,), with_terminating=False)
+    return state.neighbours.matching(state, (matcher,))
 
 
 def _refused(request: Request, state: ClusterState, constraint: SpreadConstraint, nodes: Bools) -> tuple[Bools, Bools]:

@@ -10,7 +10,7 @@ A pod is identified by its uid:
                              it is being deleted is cancelled as soon as its kubelet reports the failure
     rejected by its node     its owner's next pods back off from the node
     gone, or another uid     cancelled; its resources stay reserved for a while unless all its containers had stopped
-    only being deleted       no change: it keeps its resources until there is proof of its absence
+    only being deleted       marked as terminating; it keeps its resources until there is proof of its absence
 An ended pod frees exactly the resources that it held, in the transaction that ends it.
 Invariants: nothing is freed without proof of absence; a repeated event changes nothing.
 """
@@ -279,14 +279,14 @@ class PodTransitions:
 
 
 def _events(before: PodSpec, now: PodSpec) -> set[Event]:
-    """Return the events that a pod's change in place causes: released or placed resources, or changed labels."""
+    """Return the events of a pod's change in place; a new label and a deletion change which selectors count the pod."""
     was, is_now = dict(before.shape.requests), dict(now.shape.requests)
     events = set()
     if any(is_now.get(name, 0) < amount for name, amount in was.items()):
         events.add(Event.POD_RELEASED)
     if any(was.get(name, 0) < amount for name, amount in is_now.items()):
         events.add(Event.POD_PLACED)
-    if before.labels != now.labels:
+    if (before.labels, before.terminating) != (now.labels, now.terminating):
         events.add(Event.POD_LABELS)
     return events
 
