@@ -46,11 +46,12 @@ def compare(scheduler: KubeScheduler, seeds: range, show_every: int = 0) -> Summ
 
 
 def minimal(case: Case, difference: Difference, scheduler: KubeScheduler) -> str:
-    """Return a minimal cluster and pod with an unexplained difference, as YAML."""
+    """Return a minimal cluster and pod with an unexplained difference of the same kind, as YAML."""
 
     def differs(smaller: Case) -> bool:
         try:
-            return any(not found.name for found in differences(smaller, scheduler))
+            found = differences(smaller, scheduler)
+            return any(not each.name and each.of_victims == difference.of_victims for each in found)
         except Exception:  # an invalid object: the reader of either side rejects it
             return False
 

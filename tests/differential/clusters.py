@@ -12,12 +12,14 @@ from typing import Any
 
 import msgspec
 
-Object = dict[str, Any]
+from .features import add_feature
+from .objects import Object, made
 
 NAMESPACES = {"default": {"env": "test"}, "team": {"env": "test"}, "ops": {"env": "live"}}
 APPS = ("web", "db", "batch")
 ZONES = ("x", "y", "z")
 TAINTS = (("dedicated", "gpu"), ("dedicated", "db"), ("spot", ""))
+READY_TAINTS = {"False": "node.kubernetes.io/not-ready", "Unknown": "node.kubernetes.io/unreachable"}
 PORTS = (80, 443)
 ADDRESSES = ("", "10.0.0.1", "10.0.0.2")
 CLASSES = ("late", "late-in-x", "now")
@@ -46,7 +48,7 @@ class _Draw:
 
     def case(self, seed: int) -> Case:
         nodes = [self._node(f"n{number}") for number in range(self._random.randint(1, 6))]
-        objects = [_object("v1", "Namespace", name, labels=labels) for name, labels in NAMESPACES.items()]
+        objects = [made("v1", "Namespace", name, labels=labels) for name, labels in NAMESPACES.items()]
         objects += nodes
         objects += self._storage()
         names = [node["metadata"]["name"] for node in nodes]
@@ -54,7 +56,10 @@ class _Draw:
         objects += placed
         if self._chance(0.4):
             objects += [self._budget(f"budget-{number}", placed) for number in range(self._random.randint(1, 2))]
-        return Case(seed, objects, [self._pod(f"new-{number}") for number in range(self._random.randint(1, 4))])
+        pods = [self._pod(f"new-{number}") for number in range(self._random.randint(1, 4))]
+        if self._chance(0.3):
+            add_feature(objects, pods, self._random)
+        return Case(seed, objects, pods)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -82,6 +87,9 @@ class _Draw:
         if self._chance(0.05):
             spec["unschedulable"] = True
             taints.append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
+        ready = self._ready()
+        if ready in READY_TAINTS and self._chance(0.8):
+            taints.append({"key": READY_TAINTS[ready], "effect": "NoSchedule"})
         if taints:
             spec["taints"] = taints
         allocatable = {
@@ -95,9 +103,13 @@ class _Draw:
         status = {
             "allocatable": allocatable,
             "capacity": allocatable,
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "conditions": [{"type": "Ready", "status": ready}],
         }
-        return {**_object("v1", "Node", name, labels=labels), "spec": spec, "status": status}
+        return {**made("v1", "Node", name, labels=labels), "spec": spec, "status": status}
+
+    def _ready(self) -> str:
+        """Return the status of the condition Ready; the node controller may not have set its taint yet."""
+        return str(self._one(("False", "Unknown"))) if self._chance(0.06) else "True"
 
     def _effect(self) -> str:
         effect: str = self._one(("NoSchedule", "NoSchedule", "NoExecute", "PreferNoSchedule"))
@@ -111,10 +123,10 @@ class _Draw:
         late = {"provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
         in_x = [{"matchLabelExpressions": [{"key": "zone", "values": ["x"]}]}]
         found = [
-            {**_object("storage.k8s.io/v1", "StorageClass", "late"), **late},
-            {**_object("storage.k8s.io/v1", "StorageClass", "late-in-x"), **late, "allowedTopologies": in_x},
+            {**made("storage.k8s.io/v1", "StorageClass", "late"), **late},
+            {**made("storage.k8s.io/v1", "StorageClass", "late-in-x"), **late, "allowedTopologies": in_x},
             {
-                **_object("storage.k8s.io/v1", "StorageClass", "now"),
+                **made("storage.k8s.io/v1", "StorageClass", "now"),
                 "provisioner": "csi.example.com",
                 "volumeBindingMode": "Immediate",
             },
@@ -131,7 +143,7 @@ class _Draw:
         spec: Object = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
         spec["storageClassName"] = self._one(CLASSES)
         claim = {
-            **_object("v1", "PersistentVolumeClaim", name, "default"),
+            **made("v1", "PersistentVolumeClaim", name, "default"),
             "spec": spec,
             "status": {"phase": "Pending"},
         }
@@ -151,7 +163,7 @@ class _Draw:
         if self._chance(0.7):
             zones = {"matchExpressions": [{"key": "zone", "operator": "In", "values": self._some(ZONES[:2])}]}
             its["nodeAffinity"] = {"required": {"nodeSelectorTerms": [zones]}}
-        return [{**_object("v1", "PersistentVolume", volume), "spec": its, "status": {"phase": "Bound"}}, claim]
+        return [{**made("v1", "PersistentVolume", volume), "spec": its, "status": {"phase": "Bound"}}, claim]
 
     # -- disruption budgets --------------------------------------------------------------------------------------------
 
@@ -167,7 +179,7 @@ class _Draw:
             "disruptionsAllowed": allowed, "currentHealthy": selected, "desiredHealthy": selected - allowed,
             "expectedPods": selected, "observedGeneration": 1,
         }  # fmt: skip
-        return {**_object("policy/v1", "PodDisruptionBudget", name, namespace), "spec": spec, "status": status}
+        return {**made("policy/v1", "PodDisruptionBudget", name, namespace), "spec": spec, "status": status}
 
     # -- pods ----------------------------------------------------------------------------------------------------------
 
@@ -176,7 +188,7 @@ class _Draw:
         labels = {"app": self._one(APPS)}
         if self._chance(0.3):
             labels["version"] = self._one(("1", "2"))
-        found = _object("v1", "Pod", name, namespace, labels=labels)
+        found = made("v1", "Pod", name, namespace, labels=labels)
         found["metadata"]["uid"] = f"uid-{name}"
         spec: Object = {"containers": [self._container(f"c{number}") for number in range(self._one((1, 1, 2)))]}
         if self._chance(0.15):
@@ -215,6 +227,8 @@ class _Draw:
         # Both times of a pod are equal, because hetsched uses the creation time and kube-scheduler the start time.
         start = f"2026-01-01T00:{self._random.randint(0, 59):02d}:{number:02d}Z"
         found["metadata"]["creationTimestamp"] = start
+        if self._chance(0.08):
+            found["metadata"] |= {"deletionTimestamp": "2026-01-02T00:00:00Z", "deletionGracePeriodSeconds": 30}
         return {**found, "status": {"phase": "Running", "startTime": start}}
 
     def _container(self, name: str) -> Object:
@@ -253,6 +267,8 @@ class _Draw:
     def _toleration(self) -> Object:
         if self._chance(0.1):
             return {"operator": "Exists"}
+        if self._chance(0.1):
+            return {"key": self._one(tuple(READY_TAINTS.values())), "operator": "Exists", "effect": "NoSchedule"}
         key, value = self._one(TAINTS)
         found: Object = {"key": key}
         if self._chance(0.5):
@@ -325,14 +341,3 @@ class _Draw:
         if self._chance(0.2):
             found["matchLabelKeys"] = ["version"]
         return found
-
-
-def _object(
-    api_version: str, kind: str, name: str, namespace: str = "", labels: dict[str, str] | None = None
-) -> Object:
-    meta: Object = {"name": name}
-    if namespace:
-        meta["namespace"] = namespace
-    if labels:
-        meta["labels"] = dict(labels)
-    return {"apiVersion": api_version, "kind": kind, "metadata": meta}

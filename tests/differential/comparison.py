@@ -6,13 +6,14 @@ other differences are unexplained, and fail the tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from . import verdicts
-from .clusters import Case, Object
+from .clusters import READY_TAINTS, Case
+from .objects import Object
 from .verdicts import FEASIBLE, RESOLVABLE, UNRESOLVABLE, KubeScheduler, PodVerdict
 
 # The names of the intended differences.
@@ -20,19 +21,25 @@ SINGLE_POD_CLAIM = "ReadWriteOncePod"
 FEWER_VICTIMS = "FewerVictims"
 VICTIMS_FOUND = "VictimsFound"
 OTHER_NODE = "EqualNode"
-INTENDED = (SINGLE_POD_CLAIM, FEWER_VICTIMS, VICTIMS_FOUND, OTHER_NODE)
+TERMINATING_VICTIMS = "TerminatingVictims"
+NODE_CONDITION = "NodeCondition"
+INTENDED = (SINGLE_POD_CLAIM, FEWER_VICTIMS, VICTIMS_FOUND, OTHER_NODE, TERMINATING_VICTIMS, NODE_CONDITION)
 _COUNTED = 2**31
 
 
 class Difference(msgspec.Struct):
-    """A difference in the verdicts for one pod; `name` is the name of an intended difference, or empty."""
+    """A difference in the verdicts for one pod; `name` is the name of an intended difference, or empty.
+
+    `of_victims` is False if the verdicts for a node differ, and True if the victims differ.
+    """
 
     pod: Object
     text: str
     name: str = ""
+    of_victims: bool = False
 
 
-class Cost(msgspec.Struct, frozen=True, order=True):
+class Cost(NamedTuple):
     """The cost of victims in the order in which kube-scheduler compares it.
 
     Source: `pickOneNodeForPreemption` of kube-scheduler.
@@ -48,19 +55,25 @@ class Cost(msgspec.Struct, frozen=True, order=True):
 def differences(case: Case, scheduler: KubeScheduler) -> Iterator[Difference]:
     """Yield the differences in the verdicts for all pods of a case."""
     for pod, theirs, ours in zip(case.pods, scheduler.judge(case), verdicts.judge(case), strict=True):
-        yield from _of_nodes(pod, theirs, ours)
+        yield from _of_nodes(case, pod, theirs, ours)
         if FEASIBLE not in theirs.nodes.values():
-            yield from _of_victims(case, scheduler, pod, theirs, ours)
+            for difference in _of_victims(case, scheduler, pod, theirs, ours):
+                yield msgspec.structs.replace(difference, of_victims=True)
 
 
-def _of_nodes(pod: Object, theirs: PodVerdict, ours: PodVerdict) -> Iterator[Difference]:
+def _of_nodes(case: Case, pod: Object, theirs: PodVerdict, ours: PodVerdict) -> Iterator[Difference]:
+    unready = _unready_without_taint(case.objects)
     for node, state in theirs.nodes.items():
         found = ours.nodes.get(node, "unknown")
         if found == state:
             continue
         text = f"{node}: {state} ({theirs.reasons.get(node)}) and {found} ({ours.reasons.get(node)})"
-        claim = (state, found) == (RESOLVABLE, UNRESOLVABLE) and "ReadWriteOncePod" in theirs.reasons[node]
-        yield Difference(pod, text, SINGLE_POD_CLAIM if claim else "")
+        name = ""
+        if (state, found) == (RESOLVABLE, UNRESOLVABLE) and "ReadWriteOncePod" in theirs.reasons[node]:
+            name = SINGLE_POD_CLAIM
+        elif found == UNRESOLVABLE and node in unready and "the node is not Ready" in ours.reasons[node]:
+            name = NODE_CONDITION
+        yield Difference(pod, text, name)
 
 
 def _of_victims(
@@ -69,6 +82,9 @@ def _of_victims(
     if not theirs.selected and not ours.selected:
         return
     text = f"victims {_victims(theirs)} and {_victims(ours)}"
+    if theirs.selected in _unready_without_taint(case.objects):
+        yield Difference(pod, text, NODE_CONDITION)
+        return
     if not ours.selected:
         yield Difference(pod, text)
         return
@@ -78,40 +94,89 @@ def _of_victims(
     if afterwards.nodes[ours.selected] != FEASIBLE:
         yield Difference(pod, f"{text}: the pod does not fit without hetsched's victims")
     elif not theirs.selected:
-        yield Difference(pod, text, VICTIMS_FOUND)
+        yield Difference(pod, text, VICTIMS_FOUND if _may_evict(case, scheduler, pod, ours.selected, chosen) else "")
     elif (ours.selected, chosen) != (theirs.selected, theirs.victims[theirs.selected]):
         yield _of_costs(case.objects, pod, theirs, ours, text)
 
 
+def _may_evict(case: Case, scheduler: KubeScheduler, pod: Object, node: str, chosen: frozenset[str]) -> bool:
+    """Return whether the pod may evict these pods, and kube-scheduler's reason to find no victims applies.
+
+    The pod may preempt, the victims have lower priority, and the pod does not fit without all pods of lower priority.
+    """
+    if pod["spec"].get("preemptionPolicy") == "Never":
+        return False
+    lower = {
+        _key(each) for each in case.objects
+        if each["kind"] == "Pod" and each["spec"]["nodeName"] == node and _priority(each) < _priority(pod)
+    }  # fmt: skip
+    remaining = [each for each in case.objects if each["kind"] != "Pod" or _key(each) not in lower]
+    (without,) = scheduler.judge(msgspec.structs.replace(case, objects=remaining, pods=[pod]))
+    return chosen <= lower and without.nodes[node] != FEASIBLE
+
+
 def _of_costs(objects: Sequence[Object], pod: Object, theirs: PodVerdict, ours: PodVerdict, text: str) -> Difference:
     """Accept other victims if kube-scheduler's own order prefers them, or does not distinguish them."""
-    cost = _cost(objects, ours.victims[ours.selected])
-    their_cost = _cost(objects, theirs.victims[theirs.selected])
+    victims, their_victims = ours.victims[ours.selected], theirs.victims[theirs.selected]
+    cost, their_cost = _cost(objects, victims), _cost(objects, their_victims)
     if cost < their_cost:
         return Difference(pod, text, FEWER_VICTIMS)
-    return Difference(pod, f"{text}, costs {their_cost} and {cost}", OTHER_NODE if cost == their_cost else "")
+    text = f"{text}, costs {their_cost} and {cost}"
+    if cost == their_cost:
+        return Difference(pod, text, OTHER_NODE)
+    # The eviction of a terminating pod violates no budget.
+    cost, their_cost = (
+        each._replace(violations=_violations(_running(objects), pods))
+        for each, pods in ((cost, victims), (their_cost, their_victims))
+    )
+    return Difference(pod, text, TERMINATING_VICTIMS if cost <= their_cost else "")
+
+
+def _running(objects: Sequence[Object]) -> list[Object]:
+    return [each for each in objects if each["kind"] != "Pod" or "deletionTimestamp" not in each["metadata"]]
 
 
 def _victims(verdict: PodVerdict) -> str:
     return f"{sorted(verdict.victims[verdict.selected])} on {verdict.selected}" if verdict.selected else "none"
 
 
-def _cost(objects: Sequence[Object], victims: Iterable[str]) -> Cost:
-    pods = [each for each in objects if each["kind"] == "Pod" and _key(each) in set(victims)]
-    pods.sort(key=lambda pod: (-_priority(pod), _start(pod)))
+def _cost(objects: Sequence[Object], victims: frozenset[str]) -> Cost:
+    pods = _in_order(objects, victims)
+    highest = max(map(_priority, pods))
+    oldest = min(_start(pod) for pod in pods if _priority(pod) == highest)
+    counted = sum(_priority(pod) + _COUNTED for pod in pods)
+    return Cost(_violations(objects, victims), highest, counted, len(pods), -oldest)
+
+
+def _in_order(objects: Sequence[Object], victims: frozenset[str]) -> list[Object]:
+    pods = [each for each in objects if each["kind"] == "Pod" and _key(each) in victims]
+    return sorted(pods, key=lambda pod: (-_priority(pod), _start(pod)))
+
+
+def _violations(objects: Sequence[Object], victims: frozenset[str]) -> int:
+    """Return how many of the evictions violate a budget."""
     budgets = [each for each in objects if each["kind"] == "PodDisruptionBudget"]
     left = {budget["metadata"]["name"]: budget["status"]["disruptionsAllowed"] for budget in budgets}
     violations = 0
-    for pod in pods:
+    for pod in _in_order(objects, victims):
         violates = False
         for budget in budgets:
             if _selects(budget, pod):
                 left[budget["metadata"]["name"]] -= 1
                 violates = violates or left[budget["metadata"]["name"]] < 0
         violations += violates
-    highest = max(map(_priority, pods))
-    oldest = min(_start(pod) for pod in pods if _priority(pod) == highest)
-    return Cost(violations, highest, sum(_priority(pod) + _COUNTED for pod in pods), len(pods), -oldest)
+    return violations
+
+
+def _unready_without_taint(objects: Sequence[Object]) -> set[str]:
+    """Return the nodes that are not Ready and have no taint for it yet."""
+    return {
+        node["metadata"]["name"]
+        for node in objects
+        if node["kind"] == "Node"
+        and any(one["type"] == "Ready" and one["status"] != "True" for one in node["status"]["conditions"])
+        and not any(taint["key"] in READY_TAINTS.values() for taint in node["spec"].get("taints", ()))
+    }
 
 
 def _key(pod: Object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,9 @@ from tests.kube import control_plane
 
 from . import verdicts
 from .__main__ import compare, minimal
-from .clusters import Object, draw
+from .clusters import draw
 from .comparison import INTENDED, differences
+from .objects import Object
 from .verdicts import KubeScheduler
 
 pytestmark = pytest.mark.needs(control_plane.VERDICTS)
@@ -51,11 +53,20 @@ def without(kind: str = "", *, field: str = "") -> Callable[[Sequence[Any]], byt
             return {key: stripped(each) for key, each in value.items() if key != field}
         return [stripped(each) for each in value] if isinstance(value, list) else value
 
-    def listed(objects: Sequence[Object]) -> bytes:
-        items = [stripped(each) for each in objects if each["kind"] != kind]
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
+    return lambda objects: _listed([stripped(each) for each in objects if each["kind"] != kind])
 
-    return listed
+
+def with_higher_priority(objects: Sequence[Object]) -> bytes:
+    """Return a reader's input in which pods without a node have a priority that is higher by 1."""
+    changed = copy.deepcopy(list(objects))
+    for each in changed:
+        if each["kind"] == "Pod" and "nodeName" not in each["spec"]:
+            each["spec"]["priority"] += 1
+    return _listed(changed)
+
+
+def _listed(items: Sequence[Object]) -> bytes:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
 
 
 @pytest.mark.parametrize(
@@ -66,6 +77,10 @@ def without(kind: str = "", *, field: str = "") -> Callable[[Sequence[Any]], byt
         pytest.param(without(field="hostIP"), id="addresses of host ports are ignored"),
         pytest.param(without(field="namespaceSelector"), id="namespace selectors are ignored"),
         pytest.param(without(field="overhead"), id="overhead is ignored"),
+        pytest.param(without(field="preemptionPolicy"), id="preemption policies are ignored"),
+        pytest.param(with_higher_priority, id="pods of equal priority are evicted"),
+        pytest.param(without(field="deletionTimestamp"), id="terminating pods count as running"),
+        pytest.param(without("CSINode"), id="attach limits are ignored"),
     ],
 )
 def test_planted_bug_is_found(
