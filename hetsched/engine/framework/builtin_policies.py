@@ -76,7 +76,11 @@ BUILTIN: dict[str, PolicySpec] = {
         ),
         PolicySpec(
             "default-kube",
-            (*_KUBE_FILTERS, PluginUse("least-allocated"), PluginUse("balanced-allocation")),
+            (
+                *_KUBE_FILTERS,
+                PluginUse("least-allocated"),
+                PluginUse("balanced-allocation", params={"form": "change"}),
+            ),
             description=(
                 "kube-scheduler's default filters and scores: no ISA or NUMA checks; GPUs are counted by model."
             ),

@@ -33,6 +33,16 @@ def test_stated_requests_are_used() -> None:
     assert score("balanced-allocation", a_pod().cpu(2).memory("8Gi"), [a_node("n")], running) == {"n": 100}
 
 
+def test_change_of_the_balance_counts_since_version_1_36() -> None:
+    # skewed: before cpu .5, memory .125: 81; after .5, .375: 93; 50 + floor((50 + 93 - 81) / 2) = 81
+    # empty:  before 0, 0: 100; after 0, .25: 87; 50 + floor((50 + 87 - 100) / 2) = 68
+    # bare:   one resource is always balanced: 50 + floor((50 + 100 - 100) / 2) = 75
+    fleet = [a_node("skewed").cpu(8).memory("32Gi"), a_node("empty").cpu(8).memory("32Gi"), a_node("bare").cpu(0)]
+    running = [a_pod("r").cpu(4).memory("4Gi").running_on("skewed")]
+    found = score("balanced-allocation", a_pod().cpu(0).memory("8Gi"), fleet, running, params={"form": "change"})
+    assert found == {"skewed": 81, "empty": 68, "bare": 75}
+
+
 def test_version_1_18_took_the_whole_difference() -> None:
     # cpu 6/8 = .75, memory 12/32 = .375: (1 - .375) * 100 = 62.5 -> 62;  full CPU 8/8 -> 0;  no memory counts as full
     fleet = [a_node("n").cpu(8).memory("32Gi"), a_node("full").cpu(6).memory("32Gi"), a_node("bare").memory(0)]

@@ -26,6 +26,7 @@ KNOWN = [
     ("least-allocated", {"cpu": 3, "memory": 0}),
     ("least-allocated", {"pods": "cpu"}),
     ("balanced-allocation", {}),
+    ("balanced-allocation", {"form": "change"}),
     ("tightest-fit", {"gpu": 2.5}),
     ("nash-gain", {}),
     ("nash-gain", {"full": 0.01}),
