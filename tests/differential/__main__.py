@@ -51,7 +51,7 @@ def minimal(case: Case, difference: Difference, scheduler: KubeScheduler) -> str
     def differs(smaller: Case) -> bool:
         try:
             found = differences(smaller, scheduler)
-            return any(not each.name and each.of_victims == difference.of_victims for each in found)
+            return any(not each.name and each.kind == difference.kind for each in found)
         except Exception:  # an invalid object: the reader of either side rejects it
             return False
 

@@ -284,11 +284,20 @@ class _Draw:
         if self._chance(0.2):
             terms = [self._node_term() for _ in range(self._one((1, 1, 2)))]
             found["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        if self._chance(0.15):
+            preferred = [{"weight": self._weight(), "preference": self._node_term()} for _ in range(self._one((1, 2)))]
+            found.setdefault("nodeAffinity", {})["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
         for kind, probability in (("podAffinity", 0.15), ("podAntiAffinity", 0.2)):
             if self._chance(probability):
                 terms = [self._pod_term() for _ in range(self._one((1, 1, 2)))]
                 found[kind] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+            if self._chance(0.1):
+                weighted = {"weight": self._weight(), "podAffinityTerm": self._pod_term()}
+                found.setdefault(kind, {})["preferredDuringSchedulingIgnoredDuringExecution"] = [weighted]
         return found
+
+    def _weight(self) -> int:
+        return self._random.choice((1, 10, 50, 100))
 
     def _node_term(self) -> Object:
         if self._chance(0.15):
@@ -330,9 +339,10 @@ class _Draw:
     def _spread(self) -> Object:
         found: Object = {
             "topologyKey": self._one(("zone", "kubernetes.io/hostname")), "maxSkew": self._one((1, 1, 2)),
-            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": self._label_selector(),
+            "whenUnsatisfiable": self._one(("DoNotSchedule", "DoNotSchedule", "ScheduleAnyway")),
+            "labelSelector": self._label_selector(),
         }  # fmt: skip
-        if self._chance(0.3):
+        if found["whenUnsatisfiable"] == "DoNotSchedule" and self._chance(0.3):
             found["minDomains"] = self._one((1, 2, 3, 4))
         if self._chance(0.25):
             found["nodeAffinityPolicy"] = self._one(("Honor", "Ignore"))

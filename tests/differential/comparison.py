@@ -23,20 +23,29 @@ VICTIMS_FOUND = "VictimsFound"
 OTHER_NODE = "EqualNode"
 TERMINATING_VICTIMS = "TerminatingVictims"
 NODE_CONDITION = "NodeCondition"
-INTENDED = (SINGLE_POD_CLAIM, FEWER_VICTIMS, VICTIMS_FOUND, OTHER_NODE, TERMINATING_VICTIMS, NODE_CONDITION)
+POD_REQUESTS = "PodRequests"
+INTENDED = (
+    SINGLE_POD_CLAIM,
+    FEWER_VICTIMS,
+    VICTIMS_FOUND,
+    OTHER_NODE,
+    TERMINATING_VICTIMS,
+    NODE_CONDITION,
+    POD_REQUESTS,
+)
 _COUNTED = 2**31
 
 
 class Difference(msgspec.Struct):
     """A difference in the verdicts for one pod; `name` is the name of an intended difference, or empty.
 
-    `of_victims` is False if the verdicts for a node differ, and True if the victims differ.
+    `kind` is what differs: `node`, `score` or `victims`.
     """
 
     pod: Object
     text: str
     name: str = ""
-    of_victims: bool = False
+    kind: str = "victims"
 
 
 class Cost(NamedTuple):
@@ -56,9 +65,10 @@ def differences(case: Case, scheduler: KubeScheduler) -> Iterator[Difference]:
     """Yield the differences in the verdicts for all pods of a case."""
     for pod, theirs, ours in zip(case.pods, scheduler.judge(case), verdicts.judge(case), strict=True):
         yield from _of_nodes(case, pod, theirs, ours)
+        if theirs.nodes == ours.nodes:
+            yield from _of_scores(pod, theirs, ours)
         if FEASIBLE not in theirs.nodes.values():
-            for difference in _of_victims(case, scheduler, pod, theirs, ours):
-                yield msgspec.structs.replace(difference, of_victims=True)
+            yield from _of_victims(case, scheduler, pod, theirs, ours)
 
 
 def _of_nodes(case: Case, pod: Object, theirs: PodVerdict, ours: PodVerdict) -> Iterator[Difference]:
@@ -73,7 +83,15 @@ def _of_nodes(case: Case, pod: Object, theirs: PodVerdict, ours: PodVerdict) -> 
             name = SINGLE_POD_CLAIM
         elif found == UNRESOLVABLE and node in unready and "the node is not Ready" in ours.reasons[node]:
             name = NODE_CONDITION
-        yield Difference(pod, text, name)
+        yield Difference(pod, text, name, "node")
+
+
+def _of_scores(pod: Object, theirs: PodVerdict, ours: PodVerdict) -> Iterator[Difference]:
+    for plugin in sorted(theirs.scores.keys() | ours.scores.keys()):
+        scores, found = theirs.scores.get(plugin), ours.scores.get(plugin)
+        if scores != found:
+            name = POD_REQUESTS if plugin == "least-allocated" and "resources" in pod["spec"] else ""
+            yield Difference(pod, f"{plugin}: scores {scores} and {found}", name, "score")
 
 
 def _of_victims(

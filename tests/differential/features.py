@@ -111,10 +111,13 @@ def _claim_volume(claim: str) -> Object:
 def _zone_labels(objects: list[Object], pods: list[Object], random: Random) -> None:
     """Add the zone and region labels by which volumes follow their nodes."""
     for node in _of_kind(objects, "Node"):
-        zone = random.choice("xy")  # the old label of a node has the value of the new one
-        for label, probability, value in ((ZONE, 0.7, zone), (OLD_ZONE, 0.3, zone), (REGION, 0.3, random.choice("rs"))):
-            if random.random() < probability:
-                node["metadata"]["labels"][label] = value
+        labels: dict[str, str] = node["metadata"]["labels"]
+        if random.random() < 0.7:
+            labels[ZONE] = random.choice("xy")
+            if random.random() < 0.4:  # kubelets since 1.17 set both labels
+                labels[OLD_ZONE] = labels[ZONE]
+        if random.random() < 0.3:
+            labels[REGION] = random.choice("rs")
     for volume in _of_kind(objects, "PersistentVolume"):
         labels = {random.choice((ZONE, OLD_ZONE)): random.choice(("x", "y", "x__y"))}
         if random.random() < 0.3:

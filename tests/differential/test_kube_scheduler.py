@@ -20,7 +20,7 @@ from .__main__ import compare, minimal
 from .clusters import draw
 from .comparison import INTENDED, differences
 from .objects import Object
-from .verdicts import KubeScheduler
+from .verdicts import PLUGINS, KubeScheduler
 
 pytestmark = pytest.mark.needs(control_plane.VERDICTS)
 CASES = 2000
@@ -81,6 +81,7 @@ def _listed(items: Sequence[Object]) -> bytes:
         pytest.param(with_higher_priority, id="pods of equal priority are evicted"),
         pytest.param(without(field="deletionTimestamp"), id="terminating pods count as running"),
         pytest.param(without("CSINode"), id="attach limits are ignored"),
+        pytest.param(without(field="preferredDuringSchedulingIgnoredDuringExecution"), id="preferences are ignored"),
     ],
 )
 def test_planted_bug_is_found(
@@ -90,13 +91,19 @@ def test_planted_bug_is_found(
     assert any(compare(kube_scheduler, range(first, first + 50)).unexplained for first in range(0, CASES, 50))
 
 
+@pytest.mark.parametrize("plugin", sorted(PLUGINS.values()))
+def test_each_score_is_compared(kube_scheduler: KubeScheduler, plugin: str) -> None:
+    cases = map(draw, range(CASES))
+    assert any(plugin in verdict.scores for case in cases for verdict in kube_scheduler.judge(case))
+
+
 def test_minimal_case_keeps_only_what_differs(kube_scheduler: KubeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "_list", without(field="overhead"))
     found = next(
         (case, difference)
         for case in map(draw, range(CASES))
         for difference in differences(case, kube_scheduler)
-        if not difference.name
+        if not difference.name and difference.kind == "node"
     )
     text = minimal(*found, kube_scheduler)
     assert "overhead:" in text

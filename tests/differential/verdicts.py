@@ -19,6 +19,7 @@ from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.decision_matrix import matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.extender_verbs import filter_nodes
@@ -28,19 +29,27 @@ from hetsched.engine.framework.registry import load_registry
 from .clusters import Case
 
 FEASIBLE, RESOLVABLE, UNRESOLVABLE = "feasible", "resolvable", "unresolvable"
+# kube-scheduler's score plugins, and the plugins of hetsched with the same rule.
+PLUGINS = {
+    "NodeResourcesFit": "least-allocated", "NodeResourcesBalancedAllocation": "balanced-allocation",
+    "NodeAffinity": "node-affinity", "TaintToleration": "taints", "InterPodAffinity": "pod-affinity",
+    "PodTopologySpread": "topology-spread",
+}  # fmt: skip
 
 
 class PodVerdict(msgspec.Struct):
     """The verdict for one pod.
 
     `nodes` maps each node to *feasible*, *resolvable* (preemption may help) or *unresolvable*, and `reasons` maps the
-    other nodes to the reason. `victims` maps nodes to the pods that preemption would evict there, and `selected` is the
-    node that preemption selects. kube-scheduler's side lists the victims of every node, hetsched's side only those of
-    the selected node.
+    other nodes to the reason. `scores` maps hetsched's plugins to the weighted scores of the feasible nodes, relative
+    to the best node; plugins with equal scores for all nodes are left out. `victims` maps nodes to the pods that
+    preemption would evict there, and `selected` is the node that preemption selects. kube-scheduler's side lists the
+    victims of every node, hetsched's side only those of the selected node.
     """
 
     nodes: dict[str, str]
     reasons: dict[str, str] = {}
+    scores: dict[str, dict[str, float]] = {}
     victims: dict[str, frozenset[str]] = {}
     selected: str = ""
 
@@ -84,8 +93,18 @@ def _read(answer: dict[str, Any]) -> PodVerdict:
         for name, found in answer["nodes"].items()
         if found["state"] != FEASIBLE
     }
+    scores = {PLUGINS[name]: found for name, found in (answer.get("scores") or {}).items() if name in PLUGINS}
     victims = {name: frozenset(pods) for name, pods in (answer.get("victims") or {}).items()}
-    return PodVerdict(nodes, reasons, victims, answer.get("selected", ""))
+    return PodVerdict(nodes, reasons, _relative(scores), victims, answer.get("selected", ""))
+
+
+def _relative(scores: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return the scores relative to the best node of each plugin, without plugins that do not distinguish nodes."""
+    return {
+        plugin: {node: score - max(found.values()) for node, score in found.items()}
+        for plugin, found in scores.items()
+        if len(set(found.values())) > 1
+    }
 
 
 _SPEC = BUILTIN["default-kube"]
@@ -112,7 +131,13 @@ def _judge(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> PodVerdi
     nodes = dict.fromkeys(found.feasible, FEASIBLE)
     nodes |= dict.fromkeys(found.rejected, RESOLVABLE) | dict.fromkeys(found.unresolvable, UNRESOLVABLE)
     verdict = PodVerdict(nodes, {**found.rejected, **found.unresolvable})
-    if not found.feasible:
+    if found.feasible:
+        scores: dict[str, dict[str, float]] = {}
+        for node in matrix(scheduler, pod):
+            for one in node.scores:
+                scores.setdefault(one.plugin, {})[node.name] = one.weighted
+        verdict.scores = _relative(scores)
+    else:
         eviction = scheduler.schedule(pod).eviction
         if eviction is not None:
             verdict.victims, verdict.selected = {eviction.node: frozenset(eviction.victims)}, eviction.node

@@ -2,8 +2,9 @@
 //
 // Each line of the input is one cluster with pods to judge, each line of the output contains the verdicts for these
 // pods. The PreFilter and Filter plugins of the default profile run on every node. kube-scheduler ends at the first
-// plugin that rejects a node; this program runs all of them, so that the verdict does not depend on their order. If no
-// node is feasible, the preemption plugin selects victims on every node where preemption may help, in a dry run.
+// plugin that rejects a node; this program runs all of them, so that the verdict does not depend on their order. The
+// Score plugins rate the feasible nodes. If no node is feasible, the preemption plugin selects victims on every node
+// where preemption may help, in a dry run.
 package main
 
 import (
@@ -52,13 +53,15 @@ type verdict struct {
 	Reasons map[string][]string `json:"reasons,omitempty"`
 }
 
-// answer contains the verdicts for one pod by node, the victims by node, and the node that preemption selects.
+// answer contains the verdicts for one pod by node, the weighted scores of the feasible nodes by plugin and node, the
+// victims by node, and the node that preemption selects.
 type answer struct {
-	Pod      string              `json:"pod"`
-	Nodes    map[string]verdict  `json:"nodes"`
-	Victims  map[string][]string `json:"victims,omitempty"`
-	Selected string              `json:"selected,omitempty"`
-	Error    string              `json:"error,omitempty"`
+	Pod      string                      `json:"pod"`
+	Nodes    map[string]verdict          `json:"nodes"`
+	Scores   map[string]map[string]int64 `json:"scores,omitempty"`
+	Victims  map[string][]string         `json:"victims,omitempty"`
+	Selected string                      `json:"selected,omitempty"`
+	Error    string                      `json:"error,omitempty"`
 }
 
 // noNominations is a nominator without nominated pods.
@@ -225,16 +228,45 @@ func (judge *judge) pod(ctx context.Context, pod *v1.Pod) (answer, error) {
 			return found, err
 		}
 	}
+	var feasible []fwk.NodeInfo
 	statuses := framework.NewDefaultNodeToStatus()
-	for name, verdict := range found.Nodes {
-		switch verdict.State {
+	for _, node := range nodes {
+		switch name := node.Node().Name; found.Nodes[name].State {
 		case "feasible":
-			return found, nil
+			feasible = append(feasible, node)
 		case "resolvable":
 			statuses.Set(name, fwk.NewStatus(fwk.Unschedulable))
 		}
 	}
+	if len(feasible) > 0 {
+		return found, judge.score(ctx, pod, feasible, &found)
+	}
 	return found, judge.preempt(ctx, pod, statuses, &found)
+}
+
+// score adds the scores of the feasible nodes.
+func (judge *judge) score(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo, found *answer) error {
+	state := framework.NewCycleState()
+	if _, status, _ := judge.scheduler.RunPreFilterPlugins(ctx, state, pod); !status.IsSuccess() {
+		return status.AsError()
+	}
+	if status := judge.scheduler.RunPreScorePlugins(ctx, state, pod, nodes); !status.IsSuccess() {
+		return status.AsError()
+	}
+	scored, status := judge.scheduler.RunScorePlugins(ctx, state, pod, nodes)
+	if !status.IsSuccess() {
+		return status.AsError()
+	}
+	found.Scores = map[string]map[string]int64{}
+	for _, node := range scored {
+		for _, plugin := range node.Scores {
+			if found.Scores[plugin.Name] == nil {
+				found.Scores[plugin.Name] = map[string]int64{}
+			}
+			found.Scores[plugin.Name][node.Name] = plugin.Score
+		}
+	}
+	return nil
 }
 
 // filter runs the PreFilter and Filter methods of one plugin, and adds its rejections to the verdicts.
