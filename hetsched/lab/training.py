@@ -23,12 +23,12 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import ContainerDemand, GpuDemand, NumaDemand, PodSpec, Shape
 from hetsched.engine.cluster.placed_pod import grant_card
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.numa.zones_at_risk import overcommitted
+from hetsched.lab.policies import POLICIES
 
 from .colocation import (
     AssignedResources,
@@ -134,7 +134,7 @@ class TrainingRun:
         self.model, self.seed, self.online = model or CostModel(), seed, online
         self.reports = list(reports)
         self.state = ClusterState(self.reports)
-        self.scheduler = Scheduler(self.state, compile_policy(BUILTIN[policy], load_registry()))
+        self.scheduler = Scheduler(self.state, compile_policy(POLICIES[policy], load_registry()))
         self.kubelets = {report.name: SimulatedKubelet(report) for report in self.reports}
         self.capacity: dict[str, list[int]] = {}
         self.jobs = {job.name: job for job in stream}

@@ -81,10 +81,10 @@ ZONE_STEMS = frozenset({"", "node", "node-", "numa", "numa-", "numa-node-", "zon
 PRIORITY_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 # Words that parameters of built-in plugins accept.
 PARAMETER_WORDS = frozenset({
-    "all", "allow", "asking", "best", "capability", "capacity", "cores", "cosine", "count", "cpu", "difference", "fp32",
-    "gpu", "ignore", "lattice", "log", "mean", "measured", "mix", "model", "native-first", "pack", "paper", "plain",
-    "prefer", "product", "qemu-first", "ratio", "refuse", "requested", "require", "share", "spread", "std", "upstream",
-    "variance", "warn", "whole-cpus",
+    "all", "allow", "asking", "best", "capability", "capacity", "change", "cores", "cosine", "count", "cpu",
+    "difference", "fp32", "gpu", "ignore", "lattice", "log", "mean", "measured", "mix", "model", "native-first",
+    "pack", "paper", "plain", "prefer", "product", "qemu-first", "ratio", "refuse", "requested", "require", "share",
+    "spread", "std", "upstream", "variance", "warn", "whole-cpus",
 })  # fmt: skip
 
 

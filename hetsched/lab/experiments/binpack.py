@@ -18,12 +18,12 @@ from hetsched.contracts.objects.node_report import GpuCard, NodeReport
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import GpuDemand, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import bar_chart
+from hetsched.lab.policies import POLICIES
 
 from .outcome import ExpectedResult, Experiment, ResultRow
 
@@ -94,7 +94,7 @@ def run(progress: Progress) -> Experiment:
 def _fragments(policy: str) -> tuple[int, int, int]:
     """Return the number of small jobs by node, the fuller node first, and the number of placed large jobs (0 or 1)."""
     nodes = [_node(f"node-{number}") for number in (1, 2)]
-    scheduler = Scheduler(ClusterState(nodes), compile_policy(BUILTIN[policy], load_registry()))
+    scheduler = Scheduler(ClusterState(nodes), compile_policy(POLICIES[policy], load_registry()))
     small = [_pod(f"small-{number}", 1000, 1) for number in range(_SMALL_JOBS)]
     used = Counter({node.name: 0 for node in nodes})
     used.update(node for pod in small if (node := scheduler.schedule(pod).node))

@@ -22,7 +22,6 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import GangMember, PodSpec, Shape
 from hetsched.contracts.units import CPU, MEMORY, PODS
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.outcome import Outcome
@@ -30,12 +29,13 @@ from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import PlotLine, line_chart
+from hetsched.lab.policies import POLICIES
 
 from .outcome import ExpectedResult, Experiment, ResultRow
 
 MEMBERS = 4
 _FEW_NODES = MEMBERS - 1
-_RIVAL = BUILTIN["default-kube"]
+_RIVAL = POLICIES["default-kube"]
 GANG = PolicySpec(
     "default-kube-gang",
     (PluginUse("gang-sort"), *(use for use in _RIVAL.plugins if use.name != "priority-sort"), PluginUse("gang")),

@@ -24,12 +24,12 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import GpuDemand, PodSpec, Shape
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.decision_matrix import matrix
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import bar_chart
+from hetsched.lab.policies import POLICIES
 
 from .outcome import ExpectedResult, Experiment, ResultRow
 
@@ -97,7 +97,7 @@ def run(progress: Progress) -> Experiment:
 
 
 def _experiment_1(name: str) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    policy = compile_policy(BUILTIN[name], load_registry())
+    policy = compile_policy(POLICIES[name], load_registry())
     rows: list[ResultRow] = []
     for title, order in _ORDERS.items():
         found = place(policy, order)
@@ -161,13 +161,13 @@ def every_order(policy: Policy) -> tuple[int, int]:
 def _experiment_2() -> tuple[list[ResultRow], list[ExpectedResult]]:
     product = tuple(
         PluginUse(use.name, use.weight, {"combine": "product"}) if use.name == "ihep" else use
-        for use in BUILTIN["ihep"].plugins
+        for use in POLICIES["ihep"].plugins
     )
     rows: list[ResultRow] = []
     expectations: list[ExpectedResult] = []
     for name, spec, places, mismatches in (
-        ("default-kube", BUILTIN["default-kube"], _DEFAULT_PLACES, 2),
-        ("ihep", BUILTIN["ihep"], _IHEP_PLACES, 0),
+        ("default-kube", POLICIES["default-kube"], _DEFAULT_PLACES, 2),
+        ("ihep", POLICIES["ihep"], _IHEP_PLACES, 0),
         ("ihep, product", PolicySpec("ihep", product), _IHEP_PLACES, 0),
     ):
         policy = compile_policy(spec, load_registry())
@@ -177,7 +177,7 @@ def _experiment_2() -> tuple[list[ResultRow], list[ExpectedResult]]:
         rows.append(ResultRow(name, "cards of two models", "memory mismatches", short, published))
         text = f"{name}: tests on gpu-node {' '.join(map(str, found))}, {short} memory mismatches"
         expectations.append(ExpectedResult(text, (found, short) == (places, mismatches)))
-    scores = card_scores(compile_policy(BUILTIN["ihep"], load_registry()))
+    scores = card_scores(compile_policy(POLICIES["ihep"], load_registry()))
     for number, (ours, worked) in enumerate(zip(scores, _SCORES, strict=True), 1):
         for node, (score, expected) in enumerate(zip(ours, worked, strict=True)):
             if score is not None:

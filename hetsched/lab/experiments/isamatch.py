@@ -34,7 +34,6 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import IsaDemand, PodSpec, Shape
 from hetsched.contracts.units import MIB
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
@@ -42,6 +41,7 @@ from hetsched.isa import match, parse
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.isa_cluster import GROUPS, TASKS, IsaPodGroup, cluster, node, pod, tasks
 from hetsched.lab.plots import bar_chart
+from hetsched.lab.policies import POLICIES, earlier_kube
 
 from .outcome import ExpectedResult, Experiment, ResultRow
 
@@ -104,20 +104,14 @@ _OTHER_SEEDS = range(1, 21)
 _REGRET_SEEDS = range(101, 121)
 _PUBLISHED_MICROSECONDS = 60.57
 _ROUNDS = 20
-KUBE_1_18 = PolicySpec(
-    "default-kube 1.18",
-    tuple(
-        PluginUse(use.name, use.weight, {"form": "difference"}) if use.name == "balanced-allocation" else use
-        for use in BUILTIN["default-kube"].plugins
-    ),
-)
+KUBE_1_18 = earlier_kube("difference", "default-kube 1.18")
 _OURS = ("isamatch", "hetsched")
 
 
 def run(progress: Progress) -> Experiment:
     """Measure the pod groups, the other results of the publication and the regret."""
     steps = 4 + len(_REGRET_SEEDS)
-    policies = {name: _policy(BUILTIN[name]) for name in ("default-kube", *_OURS)}
+    policies = {name: _policy(POLICIES[name]) for name in ("default-kube", *_OURS)}
     policies[KUBE_1_18.name] = _policy(KUBE_1_18)
     rows, expectations = _groups(policies)
     progress(1, steps)
@@ -282,7 +276,7 @@ def _match_microseconds(policy: Policy) -> float:
 
 
 def _regret(progress: Callable[[int], None]) -> tuple[list[ResultRow], list[ExpectedResult]]:
-    specs = (BUILTIN["random"], with_scarcity(0), BUILTIN["isamatch"], with_scarcity(2))
+    specs = (POLICIES["random"], with_scarcity(0), POLICIES["isamatch"], with_scarcity(2))
     policies = {spec.name: _policy(spec) for spec in specs}
     found: dict[str, list[float]] = {name: [] for name in policies}
     for done, seed in enumerate(_REGRET_SEEDS, 1):
@@ -304,7 +298,7 @@ def _regret(progress: Callable[[int], None]) -> tuple[list[ResultRow], list[Expe
 
 def with_scarcity(weight: float) -> PolicySpec:
     """Return the default policy with the given weight of `isa-scarcity`, where 0 disables it."""
-    others = tuple(use for use in BUILTIN["hetsched"].plugins if use.name != "isa-scarcity")
+    others = tuple(use for use in POLICIES["hetsched"].plugins if use.name != "isa-scarcity")
     name = f"hetsched {'with' if weight else 'without'} isa-scarcity"
     return PolicySpec(name, (*others, PluginUse("isa-scarcity", weight=weight)))
 

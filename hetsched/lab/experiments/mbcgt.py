@@ -28,14 +28,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hetsched.contracts.objects.node_report import NodeReport, Usage
-from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS, PODS
 from hetsched.engine.cluster.balance import cluster_balance
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework import nash
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
@@ -43,6 +41,7 @@ from hetsched.lab import joint
 from hetsched.lab.bench.measure import Progress
 from hetsched.lab.lcg import Lcg
 from hetsched.lab.plots import PlotLine, bar_chart, line_chart
+from hetsched.lab.policies import POLICIES, earlier_kube
 
 from .outcome import ExpectedResult, Experiment, ResultRow
 
@@ -160,14 +159,11 @@ def run(progress: Progress) -> Experiment:
 
 
 def _policies() -> dict[str, Policy]:
-    kube = BUILTIN["default-kube"]
-    form = {"form": "difference"}
-    uses = (PluginUse(u.name, u.weight, form) if u.name == "balanced-allocation" else u for u in kube.plugins)
     specs = {
-        "default": PolicySpec("default-kube-1.18", tuple(uses)),
-        "dynamic": BUILTIN["dynamic"],
-        "mbcgt": BUILTIN["mbcgt"],
-        "mbcgt-spread": BUILTIN["mbcgt-spread"],
+        "default": earlier_kube("difference", "default-kube-1.18"),
+        "dynamic": POLICIES["dynamic"],
+        "mbcgt": POLICIES["mbcgt"],
+        "mbcgt-spread": POLICIES["mbcgt-spread"],
     }
     return {name: compile_policy(spec, load_registry()) for name, spec in specs.items()}
 

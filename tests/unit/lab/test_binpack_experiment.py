@@ -31,7 +31,7 @@ def test_worked_scores_appear_in_both_arithmetics() -> None:
 
 
 def test_failed_expectation_is_reported(monkeypatch) -> None:
-    monkeypatch.setitem(binpack.BUILTIN, "binpack", binpack.BUILTIN["spread"])
+    monkeypatch.setitem(binpack.POLICIES, "binpack", binpack.POLICIES["spread"])
     made = binpack.run(lambda done, total: None)
     failed = [expectation.text for expectation in made.expectations if not expectation.held]
     assert failed == ["binpack: the six jobs are placed 3 + 3, the 2-card job waits"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.lab.experiments import gang
 from hetsched.lab.experiments.gang import GANG, FleetTrial, LargeFleet, slots_held
 from hetsched.lab.experiments.outcome import Experiment
+from hetsched.lab.policies import POLICIES
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_slots_are_used_by_complete_gangs(slots: int, jobs: dict[str, tuple[int,
 
 def test_without_the_plugin_interleaved_jobs_lock_each_other_out() -> None:
     # Three jobs alternately on 9 slots: 3 each of the 4 they need.
-    found, partial = slots_held(BUILTIN["default-kube"], 9, {"a": (4, 4), "b": (4, 4), "c": (4, 4)})
+    found, partial = slots_held(POLICIES["default-kube"], 9, {"a": (4, 4), "b": (4, 4), "c": (4, 4)})
     assert (found, partial) == ({"a": 3, "b": 3, "c": 3}, 3)
 
 

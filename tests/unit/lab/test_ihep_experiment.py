@@ -6,17 +6,17 @@ import msgspec
 import pytest
 
 from hetsched.contracts.objects.policy import PluginUse
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.lab.experiments import ihep
 from hetsched.lab.experiments.ihep import card_scores, every_order, mismatched, mixed_cards, place
+from hetsched.lab.policies import POLICIES
 from tests.unit.engine.fleet import REGISTRY, policy_of
 
 CPU_FIRST = "C" * 16 + "G" * 4
 
 
 def policy(name: str) -> Policy:
-    return compile_policy(BUILTIN[name], REGISTRY)
+    return compile_policy(POLICIES[name], REGISTRY)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_declared_flops_give_the_same_scores_for_unknown_models(monkeypatch: pyt
 
 def test_expectations_hold_and_a_failing_policy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ihep.run(lambda done, total: None).held
-    monkeypatch.setitem(BUILTIN, "split-clusters", BUILTIN["default-kube"])
+    monkeypatch.setitem(POLICIES, "split-clusters", POLICIES["default-kube"])
     failed = [e.text for e in ihep.run(lambda done, total: None).expectations if not e.held]
     assert failed == ["split-clusters: 4C 4C 4C+1G 4C+1G, 0 CPU and 2 GPU pods pending"]

@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.lab.experiments import isamatch
 from hetsched.lab.experiments.isamatch import FITTED_SEED, KUBE_1_18, figure_5, placed, regret, with_scarcity
 from hetsched.lab.isa_cluster import GROUPS, tasks
+from hetsched.lab.policies import POLICIES
 from tests.unit.engine.fleet import REGISTRY
 
 
 def policy(name: str) -> Policy:
-    return compile_policy(BUILTIN[name], REGISTRY)
+    return compile_policy(POLICIES[name], REGISTRY)
 
 
 def test_the_tasks_are_those_of_the_fitted_seed() -> None:
@@ -51,7 +51,7 @@ def test_figure_5_uses_both_tie_breaks() -> None:
 
 
 def test_scarcity_spares_wide_jobs_the_cost_of_the_published_order() -> None:
-    ours, theirs = (regret(compile_policy(spec, REGISTRY), 1) for spec in (with_scarcity(2), BUILTIN["isamatch"]))
+    ours, theirs = (regret(compile_policy(spec, REGISTRY), 1) for spec in (with_scarcity(2), POLICIES["isamatch"]))
     assert ours <= 0.5 * theirs
     assert ours <= 0.1 * regret(policy("random"), 1)
 
@@ -64,6 +64,6 @@ def test_expectations_hold_and_a_failing_policy_is_reported(monkeypatch: pytest.
     assert made.held
     assert steps[-1] == (6, 6)
     assert {row.published for row in made.rows if row.metric == "% right, seed 5708"} == {62, 41, 67, 100}
-    monkeypatch.setitem(BUILTIN, "hetsched", BUILTIN["default-kube"])
+    monkeypatch.setitem(POLICIES, "hetsched", POLICIES["default-kube"])
     failed = [e.text for e in isamatch.run(lambda done, total: None).expectations if not e.held]
     assert "hetsched, extensions, no label: at least 38 % right" in failed
