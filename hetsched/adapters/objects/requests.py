@@ -123,11 +123,12 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
     for resource, amount in overhead.items():
         total[resource] = total.get(resource, 0) + amount
     total[PODS] = 1
+    pooled = whole is not None and any(map(_is_pod_level, whole.requests))
     aligned = [
         (name, demand)
         for name, demand in (
-            *((c.name, container_demand(c.requests, c.limits, init=not c.sidecar)) for c in init),
-            *((c.name, container_demand(c.requests, c.limits)) for c in containers),
+            *((c.name, container_demand(c.requests, c.limits, init=not c.sidecar, pooled=pooled)) for c in init),
+            *((c.name, container_demand(c.requests, c.limits, pooled=pooled)) for c in containers),
         )
         if demand is not None
     ]
@@ -172,10 +173,21 @@ class _Resize:
         return found
 
 
-def container_demand(requests: Amounts, limits: Amounts, *, init: bool = False) -> ContainerDemand | None:
-    """Return the resources of a container that a node can align (whole CPUs with an equal limit, devices), or None."""
+def _is_pod_level(resource: str) -> bool:
+    """Return whether the kubelet supports a resource at the pod level."""
+    return resource in (CPU, MEMORY) or resource.startswith("hugepages-")
+
+
+def container_demand(
+    requests: Amounts, limits: Amounts, *, init: bool = False, pooled: bool = False
+) -> ContainerDemand | None:
+    """Return the resources of a container that a node can align (whole CPUs with an equal limit, devices), or None.
+
+    `pooled` states that the pod has pod-level resources: the kubelet then assigns no exclusive CPUs, unless its alpha
+    feature PodLevelResourceManagers is enabled (`policy_static.go`, 1.36).
+    """
     cpu = requests.get(CPU, 0)
-    cpus = cpu // 1000 if cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
+    cpus = cpu // 1000 if not pooled and cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
     cards = sum(requests.get(resource, 0) for resource in GPU_RESOURCES)
     devices = tuple(
         (resource, amount)

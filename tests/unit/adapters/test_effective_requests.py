@@ -53,6 +53,15 @@ def test_overhead_is_added_at_the_end() -> None:
     assert (shape.request("cpu"), shape.request("memory")) == (3250, 120 * 2**20)
 
 
+@pytest.mark.parametrize(("level", "cpus"), [("", [2]), ("{limits: {memory: 2Gi}}", [])])
+def test_pods_with_pod_level_resources_get_no_exclusive_cpus(level: str, cpus: list[int]) -> None:
+    # The kubelet's static policy skips every pod with pod-level CPU, memory or huge pages.
+    own = "{resources: {limits: {cpu: 2, memory: 1Gi}}}"
+    shape = pod(spec(own, more=f"resources: {level}" if level else "")).shape
+    assert [container.cpus for container in shape.containers] == cpus
+    assert shape.guaranteed is bool(cpus)
+
+
 def test_pod_level_resources_take_the_place_of_the_sum() -> None:
     text = spec(container("1", "1Gi"), more="resources: {requests: {cpu: 3}, limits: {cpu: 4, memory: 8Gi}}")
     shape = pod(text).shape
