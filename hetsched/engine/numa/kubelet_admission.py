@@ -104,10 +104,10 @@ class KubeletAdmission:
         return self._setups[int(nodes.static("topology_setup")[row])]
 
     def _states(self, nodes: Window) -> Ints:
-        """Return all inputs of each node's verdict, shape (n, 1 + 4Z + D(2Z + 1) + W).
+        """Return all inputs of each node's verdict, shape (n, 2 + 4Z + D(2Z + 1) + W).
 
         For Z zones, D device resources and W words of CPU bits, they are the setup; the total and free CPUs and GPUs by
-        zone; for each device resource, the total and free devices by zone and the free devices without a zone; and the
+        zone; the free GPUs without a zone; for each device resource, the total and free devices by zone and the free devices without a zone; and the
         bits of the free CPUs.
         """
         zones: Ints = np.arange(len(nodes.static("zone_cpus")))
@@ -123,6 +123,7 @@ class KubeletAdmission:
             np.maximum(nodes.load("zone_cpus_free"), 0),
             (inside & present).sum(axis=1),
             (inside & free).sum(axis=1),
+            (free & ~inside.any(axis=0)).sum(axis=0)[None],
         ]
         for name, resource in self._devices:
             first = self._layout.devices[name] * len(zones)
@@ -139,7 +140,7 @@ class KubeletAdmission:
         by_zone = state[1 : 1 + 4 * size].reshape(4, -1)
         count = max(1, len(np.trim_zeros(by_zone[0] + by_zone[2], "b")))
         containers = self.containers if setup.pins else tuple(c._replace(cpus=0) for c in self.containers)
-        devices, at = [], 1 + 4 * size
+        devices, at = [], 2 + 4 * size
         for name, _ in self._devices:
             total, remaining = (tuple(state[at + part * size :][:count].tolist()) for part in (0, 1))
             devices.append(DeviceZones(name, total, remaining, int(state[at + 2 * size])))
@@ -150,7 +151,7 @@ class KubeletAdmission:
             free_cpus = sum(word << WORD_BITS * number for number, word in enumerate(words))
             free_cpus = keep_highest(topology, free_cpus, tuple(by_zone[1].tolist()))
         cpus, cpus_free, cards, cards_free = (tuple(part[:count].tolist()) for part in by_zone)
-        machine = ZoneResources(cpus, cpus_free, cards, cards_free, tuple(devices), free_cpus)
+        machine = ZoneResources(cpus, cpus_free, cards, cards_free, tuple(devices), free_cpus, int(state[1 + 4 * size]))
         return setup.policy, setup.pod_scope, machine, containers, setup.kubelet
 
 

@@ -38,6 +38,7 @@ class DeviceZones(NamedTuple):
 class ZoneResources(NamedTuple):
     """Resources of a node by zone: total CPUs, CPUs free for exclusive use, total and free GPUs, other devices.
 
+    `cards_elsewhere` counts free GPUs without a zone.
     `free_cpus` is a bit mask of the free CPUs, by the CPU numbers of the kubelet's topology. If it is None, only the
     number of CPUs is known, and each is treated as a separate core.
     """
@@ -48,6 +49,7 @@ class ZoneResources(NamedTuple):
     cards_free: Counts
     devices: tuple[DeviceZones, ...] = ()
     free_cpus: int | None = None
+    cards_elsewhere: int = 0
 
 
 class KubeletPolicy(NamedTuple):
@@ -129,32 +131,41 @@ class CpuManager:
 
 
 class DeviceManager:
-    """Device manager for one resource: counts devices by zone; within a zone, the device plugin selects them."""
+    """Device manager for one resource: counts devices by zone; within a zone, the device plugin selects them.
+
+    The last element of each list counts the devices without a zone.
+    """
 
     def __init__(self, devices: DeviceZones) -> None:
-        self.total, self.free, self.elsewhere = devices.total, list(devices.free), devices.elsewhere
-        self.reusable = [0] * len(devices.total)
-        self.running = [0] * len(devices.total)
+        self.total, self.free = devices.total, [*devices.free, devices.elsewhere]
+        self.reusable = [0] * len(self.free)
+        self.running = [0] * len(self.free)
         self.zoned = any(devices.total)
 
     @property
     def available(self) -> int:
         """Return the number of available devices, or a huge number (no limit) if none of them has a zone."""
-        return sum(self.free) + sum(self.reusable) + self.elsewhere if self.zoned else 1 << 62
+        return sum(self.free) + sum(self.reusable) if self.zoned else 1 << 62
+
+    @property
+    def held(self) -> Counts:
+        """Return the devices that the pod holds by zone until it ends, including those of its init containers."""
+        return tuple(a + b for a, b in zip(self.running[:-1], self.reusable[:-1], strict=True))
 
     def hints(self, asked: int, largest: int) -> Hints | None:
         """Return the hints over the zones that have devices, or None if the resource has no preference."""
         if not asked or not self.zoned:
             return None
-        needed = sum(1 << zone for zone, count in enumerate(self.reusable) if count)
-        free = tuple(a + b for a, b in zip(self.free, self.reusable, strict=True))
+        reusable = self.reusable[:-1]
+        needed = sum(1 << zone for zone, count in enumerate(reusable) if count)
+        free = tuple(a + b for a, b in zip(self.free[:-1], reusable, strict=True))
         found, least = _hints(asked, self.total, free, needed, largest)
         return [(mask, mask.bit_count() == least) for mask in found]
 
     def take(self, asked: int, affinity: int, init: bool) -> None:
         """Take devices released by init containers, then devices inside the affinity, then devices outside it.
 
-        Zones with the fewest free devices come first.
+        Zones with the fewest free devices come first, devices without a zone last.
         """
         if not self.zoned:
             return
@@ -165,13 +176,13 @@ class DeviceManager:
             if not init:
                 self.reusable[zone] -= taken
                 self.running[zone] += taken
-        order = sorted(range(len(self.free)), key=lambda zone: (not affinity >> zone & 1, self.free[zone], zone))
-        for zone in order:
+        outside = len(self.total)
+        order = sorted(range(outside), key=lambda zone: (not affinity >> zone & 1, self.free[zone], zone))
+        for zone in (*order, outside):
             taken = min(self.free[zone], remaining)
             remaining -= taken
             self.free[zone] -= taken
             (self.reusable if init else self.running)[zone] += taken
-        self.elsewhere -= remaining
 
 
 def _hints(asked: int, total: Counts, free: Counts, needed: int, largest: int) -> tuple[list[int], int]:

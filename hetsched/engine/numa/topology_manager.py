@@ -48,8 +48,9 @@ SINGLE, RESTRICTED, BEST_EFFORT = "single-numa-node", "restricted", "best-effort
 class KubeletVerdict(NamedTuple):
     """Verdict of the kubelet: `reason` is its error, empty if it admits the pod.
 
-    `cpus` and `cards` are the amounts taken by zone while the pod runs, `devices` by resource and zone; `aligned` are
-    the zones that the pod is bound to, empty if there are none. `cpu_ids` are the ids of the CPUs, if known.
+    `cpus` are the CPUs taken by zone while the pod runs. `cards` and `devices` (by resource) are the devices taken by
+    zone until the pod ends: the kubelet does not release the devices of init containers. `aligned` are the zones that
+    the pod is bound to, empty if there are none. `cpu_ids` are the ids of the CPUs, if known.
     """
 
     reason: str
@@ -150,7 +151,7 @@ class _Admission:
         # single-numa-node uses hints of one zone only.
         self.largest = 1 if self.policy == SINGLE else self.zones
         self.cpus = CpuManager(machine, kubelet)
-        listed = (DeviceZones(_CARDS, machine.cards, machine.cards_free), *machine.devices)
+        listed = (DeviceZones(_CARDS, machine.cards, machine.cards_free, machine.cards_elsewhere), *machine.devices)
         self.devices = {one.resource: DeviceManager(one) for one in listed}
 
     def affinity(self, asked: ContainerDemands) -> int | None:
@@ -183,9 +184,9 @@ class _Admission:
     def admitted(self, aligned: int) -> KubeletVerdict:
         held_to = () if aligned == self.all else tuple(members(aligned))
         cards = self.devices.pop(_CARDS)
-        taken = tuple((name, tuple(manager.running)) for name, manager in self.devices.items() if any(manager.running))
+        taken = tuple((name, held) for name, manager in self.devices.items() if any(held := manager.held))
         ids = tuple(self.cpus.topology.ids(self.cpus.running)) if self.cpus.named else ()
-        return KubeletVerdict("", self.cpus.by_zone(self.cpus.running), held_to, tuple(cards.running), taken, ids)
+        return KubeletVerdict("", self.cpus.by_zone(self.cpus.running), held_to, cards.held, taken, ids)
 
 
 def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: KubeletPolicy = _PLAIN) -> int | None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.engine.numa.resource_managers import UNEXPECTED_ADMISSION_ERROR, ContainerDemands, Counts, ZoneResources
+from hetsched.engine.numa.resource_managers import (
+    UNEXPECTED_ADMISSION_ERROR,
+    ContainerDemands,
+    Counts,
+    DeviceZones,
+    ZoneResources,
+)
 from hetsched.engine.numa.topology_manager import (
     TOPOLOGY_AFFINITY_ERROR,
     KubeletVerdict,
@@ -173,3 +179,33 @@ def test_sidecar_keeps_its_resources() -> None:
 
 def test_more_than_eight_zones_run_without_a_policy() -> None:
     assert says("single-numa-node", 5, free=(4,) * 9, cards_free=(0,) * 9).reason == ""
+
+
+# -- devices without a zone, and devices of init containers ------------------------------------------------------------
+
+
+def test_gpus_without_a_zone_complete_a_request() -> None:
+    # One GPU in zone 0 and one without a zone: two GPUs are available, and only one of them can be aligned.
+    machine = ZoneResources((4, 4), (4, 4), (1, 0), (1, 0), cards_elsewhere=1)
+    admissions = {policy: verdict(policy, False, machine, (ContainerDemands(0, 2),)) for policy in ALL}
+    assert [admission.reason for admission in admissions.values()] == ["", "", *[TOPOLOGY_AFFINITY_ERROR] * 2]
+    assert admissions["none"].cards == admissions["best-effort"].cards == (1, 0)
+    assert verdict("none", False, machine, (ContainerDemands(0, 3),)).reason == UNEXPECTED_ADMISSION_ERROR
+
+
+def nics(count: int, *, init: bool = False) -> ContainerDemands:
+    return ContainerDemands(0, 0, init, (("nic", count),))
+
+
+def test_released_devices_without_a_zone_are_used_again() -> None:
+    # The init container uses both NICs, one of them without a zone, and the container uses the same two.
+    machine = ZoneResources((4,), (4,), (0,), (0,), (DeviceZones("nic", (1,), (1,), 1),))
+    found = verdict("none", False, machine, (nics(2, init=True), nics(2)))
+    assert (found.reason, found.devices) == ("", (("nic", (1,)),))
+
+
+def test_pod_holds_the_devices_of_its_init_containers() -> None:
+    # The container uses one of the two NICs again; the device manager keeps both until the pod ends.
+    machine = ZoneResources((4,), (4,), (0,), (0,), (DeviceZones("nic", (3,), (3,)),))
+    found = verdict("restricted", False, machine, (nics(2, init=True), nics(1)))
+    assert found.devices == (("nic", (2,)),)
