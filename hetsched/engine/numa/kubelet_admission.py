@@ -138,9 +138,10 @@ class KubeletAdmission:
         """Return the arguments of `verdict` and `reason` for one row of `_states`."""
         setup, size = self._setups[int(state[0])], self._layout.zones
         by_zone = state[1 : 1 + 4 * size].reshape(4, -1)
-        count = max(1, len(np.trim_zeros(by_zone[0] + by_zone[2], "b")))
-        containers = self.containers if setup.pins else tuple(c._replace(cpus=0) for c in self.containers)
         devices, at = [], 2 + 4 * size
+        by_device = state[at : at + len(self._devices) * (2 * size + 1)].reshape(-1, 2 * size + 1)[:, :size]
+        count = max(1, len(np.trim_zeros(by_zone[0] + by_zone[2] + by_device.sum(axis=0), "b")))
+        containers = self.containers if setup.pins else tuple(c._replace(cpus=0) for c in self.containers)
         for name, _ in self._devices:
             total, remaining = (tuple(state[at + part * size :][:count].tolist()) for part in (0, 1))
             devices.append(DeviceZones(name, total, remaining, int(state[at + 2 * size])))

@@ -1,6 +1,7 @@
 """NUMA zones of a node's report, in the order of their positions.
 
-Zones are sorted by name, numbers as numbers; a zone without CPUs is left out.
+Zones are sorted by name, numbers as numbers. A zone without CPUs is left out, unless devices are near it: the kubelet's
+device manager then returns hints for it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def zones_of(report: NodeReport) -> tuple[NumaZone, ...]:
-    """Return the zones with CPUs, in the order of their positions, 64 at most."""
+    """Return the zones with CPUs or devices, in the order of their positions, 64 at most."""
     if report.numa is None:
         return ()
-    with_cpus = (zone for zone in report.numa.zones if zone.cpus or stated_amount(zone, CPU))
-    return tuple(sorted(with_cpus, key=lambda zone: (*split_name(zone.name), zone.name))[:MOST_ZONES])
+    near_cards = {card.numa_zone for card in report.gpus or ()}
+    used = (
+        zone
+        for zone in report.numa.zones
+        if zone.cpus or stated_amount(zone, CPU) or zone.name in near_cards or any(map(_is_zoned, zone.allocatable))
+    )
+    return tuple(sorted(used, key=lambda zone: (*split_name(zone.name), zone.name))[:MOST_ZONES])
 
 
 def stated_amount(zone: NumaZone, resource: str) -> int | None:
@@ -61,5 +67,10 @@ def zoned_devices(report: NodeReport) -> set[str]:
     """Return the extended resources, except GPUs, whose devices belong to known zones of a node."""
     found: set[str] = set()
     for zone in zones_of(report):
-        found.update(name for name in zone.allocatable if is_extended(name) and name not in GPU_RESOURCES)
+        found.update(filter(_is_zoned, zone.allocatable))
     return found
+
+
+def _is_zoned(resource: str) -> bool:
+    """Return whether a resource's devices are counted per zone; GPUs state their zone themselves."""
+    return is_extended(resource) and resource not in GPU_RESOURCES

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.objects.kubelet_options import read_options
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport
+from hetsched.contracts.units import CPU
 from hetsched.engine.cluster.columns import WORD_BITS
 
 from .cpu_manager import Cpu, Topology
 from .cpu_selection import cores_of
-from .reported_zones import zones_of
+from .reported_zones import stated_amount, zones_of
 from .resource_managers import KubeletPolicy
 
 MOST_CPUS = 4096  # limit of CPUs tracked one by one; each uses a bit in every node's columns
@@ -60,7 +61,7 @@ def setup_of(report: NodeReport) -> Setup:
 
 def _kubelet(report: NodeReport, numa: NumaReport, pins: bool) -> KubeletPolicy:
     zones = zones_of(report)
-    named = zones if pins and all(zone.cpus for zone in zones) else ()
+    named = zones if pins and all(zone.cpus or not stated_amount(zone, CPU) for zone in zones) else ()
     if sum(len(parse_cpuset(zone.cpus or "")) for zone in named) > MOST_CPUS:
         named = ()
     texts = tuple((zone.cpus or "", zone.siblings, zone.parent) for zone in named)

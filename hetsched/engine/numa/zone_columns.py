@@ -119,8 +119,8 @@ def _write_zones(row: int, report: NodeReport, numa: NumaReport, columns: Column
     zone_of_cpu: dict[int, int] = {}
     for position, zone in enumerate(zones):
         stated, memory = stated_amount(zone, CPU), stated_amount(zone, MEMORY)
-        if zone.cpus:
-            named = parse_cpuset(zone.cpus) - zone_of_cpu.keys()
+        if zone.cpus or not stated:
+            named = parse_cpuset(zone.cpus or "") - zone_of_cpu.keys()
             zone_of_cpu.update(dict.fromkeys(named, position))
             usable.append(named - reserved)
             cores.append(cores_of(named, zone.siblings))

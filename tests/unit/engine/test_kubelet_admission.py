@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.workload import ContainerDemand
+from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.numa.resource_managers import ContainerDemands, ZoneResources
 from hetsched.engine.numa.topology_manager import verdict
-from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod
 from tests.unit.engine.fleet import ask, policy_of, scheduler
 
 
@@ -67,6 +69,18 @@ def test_too_few_cpus_for_exclusive_use() -> None:
     (reason,) = diagnose(deciding(node), whole("a", 5).build()).reasons
     assert reason.code == "KubeletCpusInsufficient"
     assert deciding(node).schedule(whole("b", 4).build()).node == "n"
+
+
+@pytest.mark.parametrize(("policy", "placed"), [("none", True), ("best-effort", True), ("restricted", False)])
+def test_gpu_near_a_numa_node_without_cpus_gives_a_hint(policy: str, placed: bool) -> None:
+    # The GPU's only hint is node-1, which has no CPUs: no NUMA node has both, and the CPUs alone fit node-0.
+    node = a_node("n").cpu(4).zone("node-0", "0-3").zone("node-1", "", cpu="0").kubelet("static", policy)
+    node = node.offering(GPU_RESOURCES[0], 1).having(gpus=(a_card(0, numa_zone="node-1"),))
+    pod = a_pod("p").cpu(2).gpu(1).guaranteed().containers(ContainerDemand(2, cards=1))
+    found = deciding(node).schedule(pod.build())
+    assert (found.node is not None) is placed
+    if placed:
+        assert [(zone.name, zone.cpus) for zone in found.allocation.predicted] == [("node-0", "0-1")]
 
 
 def test_another_node_is_selected() -> None:
