@@ -1,7 +1,7 @@
 """Prediction of kubelet admission: topology manager and CPU manager, evaluated on columns.
 
 A verdict is predicted only on nodes with known zones: for a Guaranteed pod with whole CPUs if the CPU manager is
-static, and for a pod with devices if the topology policy can reject it. Nodes in equal states share one prediction. A
+static, and for a pod with devices if the topology policy aligns them. Nodes in equal states share one prediction. A
 GPU is free for the kubelet if no pod uses any share of it; devices without a stated zone produce no hint. The zones and
 CPUs that a kubelet is predicted to assign are reserved (`predicted`) until its actual assignment is reported.
 Source: see `topology_manager`.
@@ -51,16 +51,17 @@ class AdmissionState(StateView, Protocol):
 class KubeletAdmission:
     """Predicted kubelet verdicts on one shape, for the nodes of one state."""
 
-    __slots__ = ("_devices", "_layout", "_matters", "_setups", "_vendor", "containers")
+    __slots__ = ("_aligns", "_devices", "_layout", "_rejects", "_setups", "_vendor", "_with_devices", "containers")
 
     def __init__(self, shape: Shape, state: AdmissionState, containers: tuple[ContainerDemands, ...]) -> None:
         self.containers = containers
-        pinned = any(container.cpus for container in containers)
-        aligned = any(container.cards or container.devices for container in containers)
+        self._with_devices = tuple(one._replace(cpus=0) for one in containers if one.cards or one.devices)
+        pinned, aligned = any(container.cpus for container in containers), bool(self._with_devices)
         self._setups = list(state.setups.values)
-        self._matters: Bools = np.array(
-            [s.zoned and ((s.pins and pinned) or (s.policy in _BINDING and aligned)) for s in self._setups], np.bool_
-        )
+        pins = [setup.zoned and setup.pins and pinned for setup in self._setups]
+        policies = [setup.policy if setup.zoned and aligned else "none" for setup in self._setups]
+        self._rejects: Bools = np.array([a or b in _BINDING for a, b in zip(pins, policies, strict=True)], np.bool_)
+        self._aligns: Bools = np.array([a or b != "none" for a, b in zip(pins, policies, strict=True)], np.bool_)
         vendor = shape.gpu.vendor if shape.gpu is not None else ""
         self._vendor = state.vendors.index.get(vendor, 0)
         self._layout = state.columns.layout
@@ -69,23 +70,27 @@ class KubeletAdmission:
 
     @staticmethod
     def of(shape: Shape, state: AdmissionState) -> KubeletAdmission | None:
-        """Return the admission of a shape, or None if no kubelet of the cluster could reject it."""
+        """Return the admission of a shape, or None if no kubelet of the cluster would align or could reject it."""
         containers = kubelet_containers(shape, state.columns.layout.devices) if shape.containers else ()
         if not containers:
             return None
         admission = KubeletAdmission(shape, state, containers)
-        return admission if admission._matters.any() else None
+        return admission if admission._aligns.any() else None
 
     def verdicts(self, nodes: Window) -> tuple[Rows, list[KubeletVerdict]]:
         """Return the rows of a window whose kubelets may reject the pod, with the predicted verdict of each."""
-        return self._each(nodes, verdict)
+        return self._each(nodes, self._rejects, verdict)
+
+    def assignments(self, nodes: Window) -> tuple[Rows, list[KubeletVerdict]]:
+        """Return the same as `verdicts`, also for kubelets that align the pod but cannot reject it (best-effort)."""
+        return self._each(nodes, self._aligns, verdict)
 
     def reasons(self, nodes: Window) -> tuple[Rows, list[str]]:
         """Return the rows of a window whose kubelets may reject the pod, with the predicted error, "" for admission."""
-        return self._each(nodes, reason)
+        return self._each(nodes, self._rejects, reason)
 
-    def _each(self, nodes: Window, ask: Callable[..., T]) -> tuple[Rows, list[T]]:
-        rows = np.flatnonzero(self._matters[nodes.static("topology_setup")])
+    def _each(self, nodes: Window, setups: Bools, ask: Callable[..., T]) -> tuple[Rows, list[T]]:
+        rows = np.flatnonzero(setups[nodes.static("topology_setup")])
         if not rows.size:
             return rows, []
         states = self._states(nodes)[rows]
@@ -107,8 +112,8 @@ class KubeletAdmission:
         """Return all inputs of each node's verdict, shape (n, 2 + 4Z + D(2Z + 1) + W).
 
         For Z zones, D device resources and W words of CPU bits, they are the setup; the total and free CPUs and GPUs by
-        zone; the free GPUs without a zone; for each device resource, the total and free devices by zone and the free devices without a zone; and the
-        bits of the free CPUs.
+        zone; the free GPUs without a zone; for each device resource, the total and free devices by zone and the free
+        devices without a zone; and the bits of the free CPUs.
         """
         zones: Ints = np.arange(len(nodes.static("zone_cpus")))
         present = nodes.static("card_milli") > 0
@@ -141,7 +146,7 @@ class KubeletAdmission:
         devices, at = [], 2 + 4 * size
         by_device = state[at : at + len(self._devices) * (2 * size + 1)].reshape(-1, 2 * size + 1)[:, :size]
         count = max(1, len(np.trim_zeros(by_zone[0] + by_zone[2] + by_device.sum(axis=0), "b")))
-        containers = self.containers if setup.pins else tuple(c._replace(cpus=0) for c in self.containers)
+        containers = self.containers if setup.pins else self._with_devices
         for name, _ in self._devices:
             total, remaining = (tuple(state[at + part * size :][:count].tolist()) for part in (0, 1))
             devices.append(DeviceZones(name, total, remaining, int(state[at + 2 * size])))
@@ -162,7 +167,7 @@ def predicted(state: AdmissionState, row: int, shape: Shape) -> tuple[ZoneGrant,
     facts = state.zones.nodes.get(row)
     if admission is None or facts is None:
         return ()
-    _, found = admission.verdicts(Window(state.columns, np.array([row], np.intp)))
+    _, found = admission.assignments(Window(state.columns, np.array([row], np.intp)))
     if not found or found[0].reason:
         return ()
     taken = found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from hetsched.contracts.api.decision import Verdict
@@ -12,7 +13,9 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.numa.resource_managers import ContainerDemands, ZoneResources
 from hetsched.engine.numa.topology_manager import verdict
 from tests.builders import NodeBuilder, PodBuilder, a_card, a_node, a_pod
-from tests.unit.engine.fleet import ask, policy_of, scheduler
+from tests.unit.engine.fleet import ask, cluster, policy_of, scheduler
+
+NIC = "example.com/nic"
 
 
 def pinning(name: str, policy: str, scope: str | None = None) -> NodeBuilder:
@@ -81,6 +84,19 @@ def test_gpu_near_a_numa_node_without_cpus_gives_a_hint(policy: str, placed: boo
     assert (found.node is not None) is placed
     if placed:
         assert [(zone.name, zone.cpus) for zone in found.allocation.predicted] == [("node-0", "0-1")]
+
+
+def test_cpus_follow_devices_that_earlier_pods_left() -> None:
+    # best-effort aligns the first pod, which has no exclusive CPUs, to the NIC of node-0; the other NIC is on node-1.
+    node = pinning("n", "best-effort").offering(NIC, 2).build()
+    assert node.numa is not None
+    zones = [msgspec.structs.replace(zone, allocatable={**zone.allocatable, NIC: 1}) for zone in node.numa.zones]
+    state = cluster([msgspec.structs.replace(node, numa=msgspec.structs.replace(node.numa, zones=tuple(zones)))])
+    for name, cpus in (("first", 0), ("second", 2)):
+        demand = ContainerDemand(cpus, devices=((NIC, 1),))
+        pod = a_pod(name).cpu(2).guaranteed().requesting(NIC, 1).containers(demand).build()
+        placed = state.assume(state.compile(pod), 0)
+    assert [(zone.name, zone.cpus) for zone in placed.allocation.predicted] == [("node-1", "4-5")]
 
 
 def test_another_node_is_selected() -> None:
