@@ -6,9 +6,8 @@ from functools import cache, lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
+from hetsched.contracts.cpu_manager import Cpu, Strategy, Topology, members, take
 from hetsched.contracts.objects.kubelet_options import KubeletOptions
-
-from .cpu_manager import Cpu, Strategy, Topology, members, take
 
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
 UNEXPECTED_ADMISSION_ERROR = "UnexpectedAdmissionError"

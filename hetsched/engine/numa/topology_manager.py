@@ -26,9 +26,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from hetsched.contracts.cpu_manager import members
 from hetsched.contracts.objects.kubelet_options import MOST_MODELLED_NUMA_NODES
 
-from .cpu_manager import members
 from .resource_managers import (
     UNEXPECTED_ADMISSION_ERROR,
     ContainerDemands,

@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from hetsched.contracts.cpu_manager import Cpu, Topology
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.objects.kubelet_options import read_options
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport
 from hetsched.contracts.units import CPU
 from hetsched.engine.cluster.columns import WORD_BITS
 
-from .cpu_manager import Cpu, Topology
 from .cpu_selection import cores_of
 from .reported_zones import stated_amount, zones_of
 from .resource_managers import KubeletPolicy

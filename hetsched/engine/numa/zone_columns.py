@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetsched.contracts.cpu_manager import Topology
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport, is_unreadable
 from hetsched.contracts.units import CPU, MEMORY, MIB
 from hetsched.engine.cluster.columns import UNKNOWN, WORD_BITS, Columns
 
-from .cpu_manager import Topology
 from .cpu_selection import Core, cores_of
 from .reported_zones import split_name, stated_amount, zones_of
 from .topology_setup import setup_of

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from hetsched.engine.numa.cpu_manager import Cpu, Strategy, Topology, take
+from hetsched.contracts.cpu_manager import Cpu, Strategy, Topology, take
 
 PACKED = Strategy()
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.cpu_manager import Cpu, Topology
 from hetsched.contracts.objects.kubelet_options import (
     KubeletOptions,
     parse_options,
@@ -17,7 +18,6 @@ from hetsched.contracts.objects.node_report import NumaReport, NumaZone
 from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.numa.cpu_manager import Cpu, Topology
 from hetsched.engine.numa.resource_managers import (
     SMT_ALIGNMENT_ERROR,
     ContainerDemands,
