@@ -10,8 +10,9 @@ The parts of a level are sorted by number of available CPUs, then by id, within 
 When distributed (`distribute-cpus-across-numa`), the request is divided into equal parts, in multiples of a group (1
 CPU, or the threads of a core under `full-pcpus-only`), over the smallest possible number of NUMA nodes. Among such sets
 of nodes, the one that leaves the free CPUs most evenly distributed is used, measured by their standard deviation over
-the nodes. Not modelled: if four or more NUMA nodes share a request, the kubelet may overwrite its best combination with
-a later one (its slices share memory), and on machines of unequal cores it may take CPUs that are not free.
+the nodes. If four or more NUMA nodes share a request, the kubelet may overwrite its best combination with a later one,
+because its slices share memory (`_Slice`); its allocation fails if the later one has too few CPUs.
+Not modelled: on machines of unequal cores or sockets, the kubelet may take CPUs that are not free.
 Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (1.36).
 """
 
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import combinations
 from math import floor, inf, sqrt
 from typing import NamedTuple
 
@@ -138,13 +138,13 @@ def members(bits: int) -> Iterator[int]:
 
 
 def take(topology: Topology, available: int, count: int, strategy: Strategy) -> int | None:
-    """Return the `count` available CPUs that the kubelet would take, or None if there are too few."""
+    """Return the `count` available CPUs that the kubelet would take, or None if its allocation would fail."""
     if count > available.bit_count():
         return None
     if strategy.group and count and count % strategy.group == 0:
         taken = _distributed(topology, available, count, strategy)
         if taken is not None:
-            return taken
+            return taken if taken.bit_count() == count else None
     return _Accumulator(topology, available, count, strategy).packed()
 
 
@@ -253,7 +253,10 @@ class _Accumulator:
 
 
 def _distributed(topology: Topology, available: int, count: int, strategy: Strategy) -> int | None:
-    """Return an even distribution over the smallest possible number of NUMA nodes, or None if there is none."""
+    """Return an even distribution over the smallest possible number of NUMA nodes, or None if there is none.
+
+    The result has fewer than `count` CPUs if a chosen NUMA node has too few.
+    """
     group, packed = strategy.group, strategy._replace(group=0, by_cache=False)
     free = {zone: (cpus & available).bit_count() for zone, cpus in topology.zones.items() if cpus & available}
     zones = _Accumulator(topology, available, count, packed).zones_in_order()
@@ -268,7 +271,9 @@ def _distributed(topology: Topology, available: int, count: int, strategy: Strat
         part = count // size // group * group
         taken = 0
         for zone in chosen:
-            taken |= _packed_in(topology, topology.zones[zone] & available & ~taken, part, packed)
+            free_here = topology.zones[zone] & available & ~taken
+            if free_here.bit_count() >= part:
+                taken |= _packed_in(topology, free_here, part, packed)
         remaining = count - part * size
         while remaining > 0:
             before = remaining
@@ -278,13 +283,41 @@ def _distributed(topology: Topology, available: int, count: int, strategy: Strat
                     taken |= _packed_in(topology, rest, group, packed)
                     remaining -= group
             if remaining == before:
-                return None
+                break
         return taken
     return None
 
 
 def _packed_in(topology: Topology, available: int, count: int, strategy: Strategy) -> int:
     return _Accumulator(topology, available, count, strategy).packed()
+
+
+class _Slice(NamedTuple):
+    """A slice of Go: slices that are appended to one slice within its capacity share their memory."""
+
+    memory: list[int]
+    length: int = 0
+
+    def appended(self, value: int) -> _Slice:
+        memory = self.memory
+        if self.length == len(memory):
+            memory = [*memory, *[0] * max(self.length, 1)]
+        memory[self.length] = value
+        return _Slice(memory, self.length + 1)
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        return tuple(self.memory[: self.length])
+
+
+def _combinations(zones: Sequence[int], size: int, start: int = 0, chosen: _Slice | None = None) -> Iterator[_Slice]:
+    """Yield all combinations of `size` zones, in the kubelet's order; a later one may overwrite an earlier one."""
+    chosen = chosen or _Slice([])
+    if not size:
+        yield chosen
+        return
+    for position in range(start, len(zones) - size + 1):
+        yield from _combinations(zones, size - 1, position + 1, chosen.appended(zones[position]))
 
 
 def _best_combination(
@@ -294,12 +327,13 @@ def _best_combination(
 
     In a tie, the first combination is returned; None if no combination has enough CPUs.
     """
-    best: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    best: tuple[_Slice, _Slice] | None = None
     balance = inf
     part = count // size // group * group
-    for chosen in combinations(zones, size):
+    for combination in _combinations(zones, size):
         if balance == 0:
             break
+        chosen = combination.values
         if sum(free[zone] for zone in chosen) < count or min(free[zone] for zone in chosen) < part:
             continue
         if sum(free[zone] // group for zone in chosen) * group < count:
@@ -307,24 +341,25 @@ def _best_combination(
         after = {zone: free[zone] - part * (zone in chosen) for zone in zones}
         found, remainder = _best_remainder(chosen, after, count - part * size, group)
         if found < balance:
-            balance, best = found, (chosen, remainder)
-    return best
+            balance, best = found, (combination, remainder)
+    return None if best is None else (best[0].values, best[1].values)
 
 
 def _best_remainder(
     chosen: Sequence[int], after: dict[int, int], left: int, group: int
-) -> tuple[float, tuple[int, ...]]:
+) -> tuple[float, _Slice]:
     """Return the smallest standard deviation of the free CPUs, and the chosen NUMA nodes with which it is reached.
 
     These nodes take the `left` CPUs, which remain after equal parts were taken from all chosen nodes.
     """
     if not left:
-        return _deviation(after.values()), ()
+        return _deviation(after.values()), _Slice([])
     able = [zone for zone in chosen if after[zone] >= group]
     balance = inf
-    best: tuple[int, ...] = ()
+    best = _Slice([])
     for size in range(len(able), 0, -1):
-        for some in combinations(able, size):
+        for combination in _combinations(able, size):
+            some = combination.values
             if sum(after[zone] for zone in some) < left:
                 continue
             rest, remaining = dict(after), left
@@ -338,7 +373,7 @@ def _best_remainder(
                     break
             found = _deviation(rest.values())
             if remaining <= 0 and found < balance:
-                balance, best = found, some
+                balance, best = found, combination
     return balance, best
 
 

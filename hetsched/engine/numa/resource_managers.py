@@ -112,21 +112,30 @@ class CpuManager:
                 return SMT_ALIGNMENT_ERROR
         return UNEXPECTED_ADMISSION_ERROR if asked > (self.available | self.reusable).bit_count() else ""
 
-    def take(self, asked: int, affinity: int, init: bool) -> None:
-        """Take CPUs inside the affinity (with `align-by-socket`, inside its sockets), then any other available CPUs."""
+    def take(self, asked: int, affinity: int, init: bool) -> str:
+        """Take CPUs inside the affinity (with `align-by-socket`, inside its sockets), then any other available CPUs.
+
+        Returns the error if the distribution over NUMA nodes fails, otherwise "".
+        """
         if not asked or not self.topology.cpus:
-            return
+            return ""
         topology = self.topology
         allocatable = self.available | self.reusable
         inside = sum(cpus for zone, cpus in topology.zones.items() if affinity >> zone & 1)
         if self.options.align_by_socket:
             inside = sum(cpus for cpus in topology.sockets.values() if cpus & inside)
         inside &= allocatable
-        taken = take(topology, inside, min(asked, inside.bit_count()), self.strategy) or 0
-        taken |= take(topology, allocatable & ~taken, asked - taken.bit_count(), self.strategy) or 0
+        near = take(topology, inside, min(asked, inside.bit_count()), self.strategy)
+        if near is None:
+            return UNEXPECTED_ADMISSION_ERROR
+        others = take(topology, allocatable & ~near, asked - near.bit_count(), self.strategy)
+        if others is None:
+            return UNEXPECTED_ADMISSION_ERROR
+        taken = near | others
         self.available &= ~taken
         self.reusable = self.reusable | taken if init else self.reusable & ~taken
         self.running |= 0 if init else taken
+        return ""
 
 
 class DeviceManager:

@@ -98,8 +98,11 @@ def reason(
     containers: tuple[ContainerDemands, ...],
     kubelet: KubeletPolicy = _PLAIN,
 ) -> str:
-    """Return only the `reason` of `verdict`; faster for a single container, because no CPUs have to be selected."""
-    if len(containers) != 1:
+    """Return only the `reason` of `verdict`; faster for a single container, because no CPUs have to be selected.
+
+    With `distribute-cpus-across-numa`, the selection of CPUs may fail.
+    """
+    if len(containers) != 1 or kubelet.options.distribute_cpus_across_numa:
         return verdict(policy, pod_scope, machine, containers, kubelet).reason
     admission = _Admission(policy, machine, kubelet)
     if admission.affinity(containers[0]) is None:
@@ -178,7 +181,7 @@ class _Admission:
         if not error:
             for manager, amount in self._devices_of(asked):
                 manager.take(amount, affinity, asked.init)
-            self.cpus.take(asked.cpus, affinity, asked.init)
+            error = self.cpus.take(asked.cpus, affinity, asked.init)
         return error
 
     def admitted(self, aligned: int) -> KubeletVerdict:

@@ -76,6 +76,14 @@ def test_cpus_are_distributed_over_the_fewest_zones_that_are_needed() -> None:
     assert taken(topology, 5, (7,), spread) == [0, 1, 2, 4, 5]
 
 
+def test_later_combination_of_four_zones_overwrites_the_best() -> None:
+    # 5 zones of 2 CPUs, 8 CPUs: every four zones leave 0, 0, 0, 0 and 2 free, so {0,1,2,3} is the best. {0,1,2,4} has
+    # the same memory in the kubelet, and its last element replaces zone 3.
+    assert taken(machine(5, 1, 2), 8, (), Strategy(group=1)) == [0, 1, 2, 3, 4, 5, 8, 9]
+    # 6 CPUs of three zones: the slice of each combination has its own memory.
+    assert taken(machine(5, 1, 2), 6, (), Strategy(group=1)) == [0, 1, 2, 3, 4, 5]
+
+
 def test_full_pcpus_only_distributes_whole_cores() -> None:
     # 2 zones of 2 cores of 2 threads: (0,4) (1,5) | (2,6) (3,7). 6 CPUs are 3 cores: 1 + 1, and one more.
     topology = machine(2, 1, 2, 2)
