@@ -23,6 +23,8 @@ from functools import cached_property
 from math import floor, inf, sqrt
 from typing import NamedTuple
 
+from .objects.kubelet_options import KubeletOptions
+
 
 class Cpu(NamedTuple):
     """One CPU; `zone` is the position of its zone. Core, socket and cache are identified by any sortable number."""
@@ -127,6 +129,15 @@ class Strategy(NamedTuple):
     group: int = 0
     spread: bool = False
     by_cache: bool = False
+
+
+def strategy_of(options: KubeletOptions, topology: Topology) -> Strategy:
+    """Return the selection strategy under the kubelet's policy options."""
+    group = topology.cpus_per_core if options.full_pcpus_only else 1
+    distributed = options.distribute_cpus_across_numa
+    return Strategy(
+        group if distributed else 0, options.distribute_cpus_across_cores, options.prefer_align_cpus_by_uncorecache
+    )
 
 
 def members(bits: int) -> Iterator[int]:
@@ -345,9 +356,7 @@ def _best_combination(
     return None if best is None else (best[0].values, best[1].values)
 
 
-def _best_remainder(
-    chosen: Sequence[int], after: dict[int, int], left: int, group: int
-) -> tuple[float, _Slice]:
+def _best_remainder(chosen: Sequence[int], after: dict[int, int], left: int, group: int) -> tuple[float, _Slice]:
     """Return the smallest standard deviation of the free CPUs, and the chosen NUMA nodes with which it is reached.
 
     These nodes take the `left` CPUs, which remain after equal parts were taken from all chosen nodes.

@@ -11,10 +11,7 @@ Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/
 Invariant: nothing is written; exclusive and shared CPUs that overlap, or that the machine does not have, are reported.
 
 Under the static policy, `kubeReserved: {cpu: 500m}` reserves certain CPUs that no file lists. They are computed in the
-way the kubelet chooses CPUs for a container: whole zones, then whole sockets (sockets first if they have several
-zones), then whole cores, then threads. Units of one level are sorted by free CPUs, fewest first, and then by ID. This
-order applies first to the enclosing units, from the coarsest level down, and last to the units themselves.
-Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (packed order, 1.36).
+way the kubelet chooses CPUs for a container, with its policy options (`contracts/cpu_manager.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +24,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hetsched.contracts.cpu_manager import Cpu, Topology, strategy_of, take
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu, MachineProblem
-from hetsched.contracts.objects.kubelet_options import bounded, read_options, unknown_options
+from hetsched.contracts.objects.kubelet_options import KubeletOptions, bounded, read_options, unknown_options
 from hetsched.contracts.units import CPU, parse_amount
 
 from ..probe_topology import probe_topology, topology_fingerprint
@@ -38,46 +36,22 @@ from ..tree import Tree
 from .config import FOLDER, KubeletConfig, read_config
 
 
-def reserved_by_amount(cpus: Iterable[MachineCpu], count: int) -> frozenset[int] | None:
+def reserved_by_amount(cpus: Iterable[MachineCpu], count: int, options: KubeletOptions) -> frozenset[int] | None:
     """Return the CPUs that a kubelet with the static CPU manager policy reserves if only their number is configured.
 
-    The kubelet takes whole zones and sockets first, then cores, then threads. The result is None if a CPU's topology is
-    unknown, or if there are fewer than `count` CPUs.
+    The result is None if a CPU's topology is unknown, or if the kubelet could not reserve `count` CPUs. CPUs without a
+    known last-level cache share that of their socket.
     """
-    online = [cpu for cpu in cpus if cpu.online]
-    if count > len(online) or any(None in (cpu.core, cpu.socket, cpu.zone) for cpu in online):
-        return None
-    sizes = {level: Counter(getattr(cpu, level) for cpu in online) for level in ("socket", "zone", "core")}
-    # The kubelet uses the outer level first, which is the socket if a socket has several zones.
-    levels = ("socket", "zone", "core") if len(sizes["zone"]) > len(sizes["socket"]) else ("zone", "socket", "core")
-    free = {cpu.id: cpu for cpu in online}
-    taken: set[int] = set()
-    for level in levels:
-        for number in _ranked(free.values(), levels, level):
-            members = {cpu.id for cpu in free.values() if getattr(cpu, level) == number}
-            if len(members) == sizes[level][number] and len(members) <= count - len(taken):
-                taken |= members
-                free = {cpu: there for cpu, there in free.items() if cpu not in members}
-    for core in _ranked(free.values(), levels, "core"):
-        rest = sorted(cpu.id for cpu in free.values() if cpu.core == core)
-        taken.update(rest[: count - len(taken)])
-    return frozenset(taken)
-
-
-def _ranked(free: Iterable[MachineCpu], levels: tuple[str, ...], level: str) -> list[int]:
-    """Return the IDs of the units of a level (sockets, zones or cores) in the order in which the kubelet uses them.
-
-    The order compares the number of free CPUs (fewest first) and the ID, first of the coarsest enclosing unit, last of
-    the unit itself.
-    """
-    listed = list(free)
-    counts = {name: Counter(getattr(cpu, name) for cpu in listed) for name in levels}
-    down_to = levels[: levels.index(level) + 1]
-    keys = {
-        getattr(cpu, level): [(counts[name][getattr(cpu, name)], getattr(cpu, name)) for name in down_to]
-        for cpu in listed
-    }
-    return sorted(keys, key=keys.__getitem__)
+    listed: list[Cpu] = []
+    for cpu in cpus:
+        if not cpu.online:
+            continue
+        if cpu.core is None or cpu.socket is None or cpu.zone is None:
+            return None
+        listed.append(Cpu(cpu.id, cpu.zone, cpu.socket, cpu.core, cpu.socket if cpu.cache is None else cpu.cache))
+    topology = Topology(listed)
+    taken = take(topology, topology.all, count, strategy_of(options, topology))
+    return None if taken is None else frozenset(topology.ids(taken))
 
 
 MOST_BYTES = 512 * 1024  # ten times the size for 1000 pods
@@ -194,7 +168,8 @@ def _with_reserved(
         elif found.cpu_manager_policy == "static" and "reservedSystemCPUs" not in config.unknown:
             amounts = [config.maps.get(key, {}).get("cpu", "0") for key in ("kubeReserved", "systemReserved")]
             millis = sum(parse_amount(CPU, amount) for amount in amounts)
-            reserved = reserved_by_amount(cpus, -(-millis // 1000))
+            options = read_options(found.cpu_manager_options, {})
+            reserved = reserved_by_amount(cpus, -(-millis // 1000), options)
             if reserved is None:
                 what = f"{folder}: {millis}m CPU are reserved, but the reserved CPU ids are unknown"
                 tree.problems.append(MachineProblem("ReservedCpusUnknown", what, folder))

@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from hetsched.contracts.cpu_manager import Cpu, Strategy, Topology, members, take
+from hetsched.contracts.cpu_manager import Cpu, Topology, members, strategy_of, take
 from hetsched.contracts.objects.kubelet_options import KubeletOptions
 
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
@@ -75,10 +75,9 @@ class CpuManager:
         else:
             self.topology = counted_topology(machine.cpus)
             self.available = _highest_per_zone(self.topology, machine.cpus_free)
-        self.options = options = kubelet.options
+        self.options = kubelet.options
         self.group = self.topology.cpus_per_core
-        groups = (self.group if options.full_pcpus_only else 1) if options.distribute_cpus_across_numa else 0
-        self.strategy = Strategy(groups, options.distribute_cpus_across_cores, options.prefer_align_cpus_by_uncorecache)
+        self.strategy = strategy_of(kubelet.options, self.topology)
         self.reusable = self.running = 0
 
     def by_zone(self, cpus: int) -> Counts:

@@ -13,6 +13,7 @@ from hetsched.agent.kubelet.config import read_config
 from hetsched.agent.kubelet.state import fnv1a, kubelet_fingerprint, probe_kubelet, reserved_by_amount
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu
+from hetsched.contracts.objects.kubelet_options import KubeletOptions
 from tests.unit.agent.trees import put
 
 FOLDER = "var/lib/kubelet"
@@ -273,7 +274,24 @@ def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:
 def test_reserved_amounts_are_rounded_like_the_kubelet(
     machine: tuple[MachineCpu, ...], count: int, reserved: set[int]
 ) -> None:
-    assert reserved_by_amount(machine, count) == reserved
+    assert reserved_by_amount(machine, count, KubeletOptions()) == frozenset(reserved)
+
+
+@pytest.mark.parametrize(
+    ("option", "count", "reserved"),
+    [
+        # Cores (0,4) (1,5) of zone 0 and (2,6) (3,7) of zone 1. 2 CPUs: a core, or the lowest ids of socket 0.
+        ("", 2, "0,4"),
+        ("distribute-cpus-across-cores", 2, "0-1"),
+        # 5 CPUs: zone 0 and one CPU of zone 1; distributed, a core of each zone and one more CPU of zone 0.
+        ("", 5, "0-2,4-5"),
+        ("distribute-cpus-across-numa", 5, "0-2,4,6"),
+    ],
+)
+def test_reserved_cpus_depend_on_policy_options(tmp_path: Path, option: str, count: int, reserved: str) -> None:
+    config = f"cpuManagerPolicy: static\nkubeReserved:\n  cpu: '{count}'\n"
+    config += f"cpuManagerPolicyOptions:\n  {option}: 'true'\n" if option else ""
+    assert found(kubelet(tmp_path, config=config), cpus(4, zones=2, sockets=2)).reserved_cpus == reserved
 
 
 def test_amounts_add_up_and_are_rounded_up(tmp_path: Path) -> None:
