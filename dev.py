@@ -367,7 +367,7 @@ def matrix(*args: str) -> None:
 
 
 def differential(*args: str) -> None:
-    """Compare hetsched with kube-scheduler's own code on 100,000 random clusters (half an hour or more); see --help"""
+    """Compare hetsched with kube-scheduler's and the kubelet's own code on random cases (an hour); see --help"""
     setup()
     build_kube()
     become(BIN / "python", "-m", "tests.differential", *args)

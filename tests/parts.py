@@ -26,6 +26,7 @@ PROGRAMS = {
     "helm": ("helm",),
     "kube-apiserver": ("kube-apiserver",),
     "kube-scheduler": ("kube-scheduler",),
+    "kubelet_verdicts": ("kubelet_verdicts",),
     "node-exporter": ("prometheus-node-exporter", "node_exporter"),
     "postgres": ("postgres",),
     "prometheus": ("prometheus",),
@@ -35,7 +36,7 @@ PROGRAMS = {
     "runc": ("runc",),
     "scheduler_verdicts": ("scheduler_verdicts",),
 }
-BUILT = {"helm", "kube-apiserver", "kube-scheduler", "scheduler_verdicts"}
+BUILT = {"helm", "kube-apiserver", "kube-scheduler", *control_plane.VERDICTS}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
 PACKAGES = {  # Debian package that contains the program, if its name differs
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",

@@ -39,7 +39,7 @@ _COUNTED = 2**31
 class Difference(msgspec.Struct):
     """A difference in the verdicts for one pod; `name` is the name of an intended difference, or empty.
 
-    `kind` is what differs: `node`, `score` or `victims`.
+    `kind` is what differs: `node`, `score` or `victims`; for a kubelet, for example `CPUs`.
     """
 
     pod: Object

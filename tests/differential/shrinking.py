@@ -18,7 +18,7 @@ from .clusters import Case
 _KEPT = {
     "apiVersion", "kind", "metadata", "name", "namespace", "uid", "spec", "status", "phase", "startTime",
     "creationTimestamp", "conditions", "allocatable", "capacity", "cpu", "memory", "pods", "priority", "selector",
-    "matchLabels", "app", "disruptionsAllowed", "maxUnavailable",
+    "matchLabels", "app", "disruptionsAllowed", "maxUnavailable", "numa", "kubelet",
 }  # fmt: skip
 
 

@@ -16,28 +16,28 @@ from tests import parts
 from tests.kube import control_plane
 
 from . import verdicts
-from .__main__ import compare, minimal
 from .clusters import draw
 from .comparison import INTENDED, differences
 from .objects import Object
+from .summary import SCHEDULER, compare, minimal
 from .verdicts import PLUGINS, KubeScheduler
 
-pytestmark = pytest.mark.needs(control_plane.VERDICTS)
+pytestmark = pytest.mark.needs(control_plane.SCHEDULER_VERDICTS)
 CASES = 2000
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kubernetes-differences.md"
 
 
 @pytest.fixture(scope="module")
 def kube_scheduler() -> Iterator[KubeScheduler]:
-    with KubeScheduler(parts.require(control_plane.VERDICTS)) as running:
+    with KubeScheduler(parts.require(control_plane.SCHEDULER_VERDICTS)) as running:
         yield running
 
 
 @pytest.mark.parametrize("first", range(0, CASES, 500))
 def test_random_clusters_have_no_unexplained_difference(kube_scheduler: KubeScheduler, first: int) -> None:
-    summary = compare(kube_scheduler, range(first, first + 500))
+    summary = compare(SCHEDULER, kube_scheduler, range(first, first + 500))
     assert summary.pods > 1000
-    assert not summary.unexplained, minimal(*summary.unexplained[0], kube_scheduler)
+    assert not summary.unexplained, minimal(SCHEDULER, *summary.unexplained[0], kube_scheduler)
 
 
 def test_page_explains_every_intended_difference() -> None:
@@ -88,7 +88,9 @@ def test_planted_bug_is_found(
     kube_scheduler: KubeScheduler, bug: Callable[[Sequence[Any]], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdicts, "_list", bug)
-    assert any(compare(kube_scheduler, range(first, first + 50)).unexplained for first in range(0, CASES, 50))
+    assert any(
+        compare(SCHEDULER, kube_scheduler, range(first, first + 50)).unexplained for first in range(0, CASES, 50)
+    )
 
 
 @pytest.mark.parametrize("plugin", sorted(PLUGINS.values()))
@@ -105,7 +107,7 @@ def test_minimal_case_keeps_only_what_differs(kube_scheduler: KubeScheduler, mon
         for difference in differences(case, kube_scheduler)
         if not difference.name and difference.kind == "node"
     )
-    text = minimal(*found, kube_scheduler)
+    text = minimal(SCHEDULER, *found, kube_scheduler)
     assert "overhead:" in text
     assert text.count("kind: Node\n") == 1
     assert "podAntiAffinity" not in text

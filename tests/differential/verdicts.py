@@ -7,11 +7,9 @@ manifests, and runs the filters and the preemption of the policy `default-kube`.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -27,6 +25,7 @@ from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 
 from .clusters import Case
+from .program import JsonProgram
 
 FEASIBLE, RESOLVABLE, UNRESOLVABLE = "feasible", "resolvable", "unresolvable"
 # kube-scheduler's score plugins, and the plugins of hetsched with the same rule.
@@ -54,32 +53,15 @@ class PodVerdict(msgspec.Struct):
     selected: str = ""
 
 
-class KubeScheduler:
+class KubeScheduler(JsonProgram):
     """The program with kube-scheduler's code, used in a `with` statement; one process judges many cases."""
 
     def __init__(self, program: Path) -> None:
-        self._program = program
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [str(self._program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with suppress(OSError):
-                stream.close()
-        self._process.wait(timeout=30)
+        super().__init__(str(program))
 
     def judge(self, case: Case) -> list[PodVerdict]:
         """Return the verdict for each pod of the case. Raises: RuntimeError if the program rejects the case."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"objects": case.objects, "pods": case.pods}) + "\n")
-        self._process.stdin.flush()
-        answers: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+        answers: list[dict[str, Any]] = self.ask({"objects": case.objects, "pods": case.pods})
         for answer in answers:
             if answer.get("error"):
                 raise RuntimeError(f"seed {case.seed}: {answer['error']}")

@@ -37,9 +37,10 @@ OTHERS = {"1.37.2": HERE / "versions" / "1.37"}
 API_SERVER = os.environ.get("HETSCHED_TEST_KUBERNETES") or VERSION
 HELM_VERSION = "3.21.4"
 KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
-# Program of the tests with kube-scheduler's own code; its source is in the folder of this name.
-VERDICTS = "scheduler_verdicts"
-PROGRAMS = (*KUBERNETES, VERDICTS, "helm")
+# Programs of the tests with kube-scheduler's and the kubelet's own code; their sources are in folders of these names.
+VERDICTS = ("scheduler_verdicts", "kubelet_verdicts")
+SCHEDULER_VERDICTS, KUBELET_VERDICTS = VERDICTS
+PROGRAMS = (*KUBERNETES, *VERDICTS, "helm")
 _READY_SECONDS = 60
 # Only calls of service accounts in the namespace hetsched are audited; a watch is recorded when it begins.
 _AUDITED = "system:serviceaccounts:hetsched"
@@ -53,8 +54,9 @@ def cache(program: str = "kube-apiserver") -> Path:
     """Return the cache folder of a built program."""
     tests = os.environ.get("HETSCHED_TEST_PROGRAMS")  # tests have their own home folder (tests/isolation.py)
     home = Path(tests or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    if program == VERDICTS:  # built again if its source changes
-        folder = f"{VERDICTS}-{VERSION}-{hashlib.sha256((HERE / VERDICTS / 'main.go').read_bytes()).hexdigest()[:12]}"
+    if program in VERDICTS:  # built again if its source changes
+        sources = b"".join(path.read_bytes() for path in sorted((HERE / program).glob("*.go")))
+        folder = f"{program}-{VERSION}-{hashlib.sha256(sources).hexdigest()[:12]}"
     elif program in KUBERNETES:
         folder = API_SERVER if program == "kube-apiserver" else VERSION
     else:
@@ -92,8 +94,8 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
     if others:
         commands = [f"k8s.io/kubernetes/cmd/{program}" for program in others]
         _go_build(go, HERE, cache(others[0]), _stamps(VERSION), commands)
-    if VERDICTS in missing:
-        _go_build(go, HERE, cache(VERDICTS), _stamps(VERSION), [f"./{VERDICTS}"])
+    for program in set(VERDICTS) & set(missing):
+        _go_build(go, HERE, cache(program), _stamps(VERSION), [f"./{program}"])
     if "helm" in missing:
         stamp = "-X helm.sh/helm/v3/"
         minor = f"{stamp}pkg/chartutil.k8sVersionMajor=1 {stamp}pkg/chartutil.k8sVersionMinor={VERSION.split('.')[1]}"

@@ -1,0 +1,112 @@
+"""hetsched's prediction of kubelet admission agrees with the kubelet's own code on random nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hetsched.contracts.cpu_manager import Topology
+from hetsched.engine.numa import topology_manager
+from hetsched.engine.numa.resource_managers import CpuManager
+from tests import parts
+from tests.kube import control_plane
+
+from .kubelet.admissions import Kubelet
+from .kubelet.comparison import INTENDED
+from .kubelet.nodes import draw
+from .summary import KUBELET, compare, minimal
+
+pytestmark = pytest.mark.needs(control_plane.KUBELET_VERDICTS)
+CASES = 1000
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kubelet-differences.md"
+
+
+@pytest.fixture(scope="module")
+def kubelet() -> Iterator[Kubelet]:
+    with Kubelet(parts.require(control_plane.KUBELET_VERDICTS)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("first", range(0, CASES, 250))
+def test_random_nodes_have_no_unexplained_difference(kubelet: Kubelet, first: int) -> None:
+    summary = compare(KUBELET, kubelet, range(first, first + 250))
+    assert summary.pods > 1000
+    assert not summary.unexplained, minimal(KUBELET, *summary.unexplained[0], kubelet)
+
+
+def test_page_explains_every_intended_difference() -> None:
+    explained = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert sorted(explained) == sorted(INTENDED)
+
+
+# -- planted bugs ------------------------------------------------------------------------------------------------------
+
+
+def ignore_full_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admit requests that are not a multiple of the threads of a core under `full-pcpus-only`."""
+
+    def refusal(manager: CpuManager, asked: int) -> str:
+        free = (manager.available | manager.reusable).bit_count()
+        return topology_manager.UNEXPECTED_ADMISSION_ERROR if asked > free else ""
+
+    monkeypatch.setattr(CpuManager, "refusal", refusal)
+
+
+def prefer_high_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge hints with the highest instead of the lowest NUMA nodes first."""
+    monkeypatch.setattr(topology_manager, "_fitness", lambda mask, _: (mask.bit_count(), 0.0, -mask))
+
+
+def ignore_reserved_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assign reserved CPUs to pods."""
+    monkeypatch.setattr(Topology, "reserved", property(lambda _: 0))
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[pytest.MonkeyPatch], None]], None]]:
+    """Return a function that plants a bug; predictions with and without the bug are not cached together."""
+
+    def planted(bug: Callable[[pytest.MonkeyPatch], None]) -> None:
+        forget_predictions()
+        bug(monkeypatch)
+
+    yield planted
+    monkeypatch.undo()
+    forget_predictions()
+
+
+def forget_predictions() -> None:
+    topology_manager.verdict.cache_clear()
+    topology_manager.reason.cache_clear()
+
+
+Plant = Callable[[Callable[[pytest.MonkeyPatch], None]], None]
+
+
+@pytest.mark.parametrize("bug", [ignore_full_cores, prefer_high_zones, ignore_reserved_cpus])
+def test_planted_bug_is_found(kubelet: Kubelet, bug: Callable[[pytest.MonkeyPatch], None], plant: Plant) -> None:
+    plant(bug)
+    batches = (range(first, first + 25) for first in range(0, CASES, 25))
+    assert any(compare(KUBELET, kubelet, batch).unexplained for batch in batches)
+
+
+def test_minimal_case_keeps_only_what_differs(kubelet: Kubelet, plant: Plant) -> None:
+    plant(ignore_full_cores)
+    batches = (compare(KUBELET, kubelet, range(first, first + 25)) for first in range(0, CASES, 25))
+    found = next(summary.unexplained[0] for summary in batches if summary.unexplained)
+    text = minimal(KUBELET, *found, kubelet)
+    assert "full-pcpus-only:" in text
+    assert text.count("kind: Pod\n") == 1
+    assert "initContainers" not in text
+
+
+def test_rejected_configuration_is_an_error(kubelet: Kubelet) -> None:
+    case = draw(1)
+    configuration = {**case.objects[0]["kubelet"], "topologyPolicy": "unknown"}
+    case = msgspec.structs.replace(case, objects=[{**case.objects[0], "kubelet": configuration}])
+    with pytest.raises(RuntimeError, match="unknown policy"):
+        kubelet.admit(case)

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"strconv"
+
+	cadvisor "github.com/google/cadvisor/info/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const gib = 1 << 30
+
+// node is a machine with the configuration of its kubelet and its devices by resource.
+type node struct {
+	NUMA    []numaNode          `json:"numa"`
+	Kubelet configuration       `json:"kubelet"`
+	Devices map[string][]device `json:"devices"`
+}
+
+// numaNode is a NUMA node; distances are by the id of the other node.
+type numaNode struct {
+	ID        int               `json:"id"`
+	Distances map[string]uint64 `json:"distances"`
+	Cores     []core            `json:"cores"`
+}
+
+// core is a core with the ids of its online threads, and the id of its last-level cache.
+type core struct {
+	Threads []int `json:"threads"`
+	Socket  int   `json:"socket"`
+	Cache   int   `json:"cache"`
+}
+
+// configuration contains the kubelet's options. CPUs are reserved by id or by amount, in millicores.
+type configuration struct {
+	TopologyPolicy  string            `json:"topologyPolicy"`
+	TopologyScope   string            `json:"topologyScope"`
+	TopologyOptions map[string]string `json:"topologyOptions"`
+	CPUPolicy       string            `json:"cpuPolicy"`
+	CPUOptions      map[string]string `json:"cpuOptions"`
+	ReservedCPUs    string            `json:"reservedCPUs"`
+	ReservedMillis  int64             `json:"reservedMillis"`
+}
+
+func (node *node) reservation() resource.Quantity {
+	return *resource.NewMilliQuantity(node.Kubelet.ReservedMillis, resource.DecimalSI)
+}
+
+// machine returns the facts that cAdvisor would report about the machine.
+func (node *node) machine() *cadvisor.MachineInfo {
+	found := &cadvisor.MachineInfo{}
+	sockets := map[int]bool{}
+	for _, one := range node.NUMA {
+		numa := cadvisor.Node{Id: one.ID, Memory: 64 * gib}
+		for _, other := range node.NUMA {
+			numa.Distances = append(numa.Distances, one.Distances[strconv.Itoa(other.ID)])
+		}
+		for number, core := range one.Cores {
+			cache := cadvisor.Cache{Id: core.Cache, Level: 3, Type: "Unified"}
+			numa.Cores = append(numa.Cores, cadvisor.Core{
+				Id: number, Threads: core.Threads, SocketID: core.Socket, UncoreCaches: []cadvisor.Cache{cache},
+			})
+			sockets[core.Socket] = true
+			found.NumCores += len(core.Threads)
+		}
+		found.NumPhysicalCores += len(one.Cores)
+		found.Topology = append(found.Topology, numa)
+	}
+	found.NumSockets = len(sockets)
+	return found
+}
+
+// object returns the Node object of the machine; memory and pods are no limits.
+func (node *node) object(machine *cadvisor.MachineInfo) *v1.Node {
+	cpu := *resource.NewMilliQuantity(int64(1000*machine.NumCores)-node.Kubelet.ReservedMillis, resource.DecimalSI)
+	allocatable := v1.ResourceList{
+		v1.ResourceCPU: cpu, v1.ResourceMemory: *resource.NewQuantity(1024*gib, resource.BinarySI),
+		v1.ResourcePods: *resource.NewQuantity(1000, resource.DecimalSI),
+	}
+	for name, devices := range node.Devices {
+		allocatable[v1.ResourceName(name)] = *resource.NewQuantity(int64(len(devices)), resource.DecimalSI)
+	}
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node"},
+		Status:     v1.NodeStatus{Capacity: allocatable, Allocatable: allocatable},
+	}
+}
