@@ -33,7 +33,7 @@ from typing import Any, Self
 HERE = Path(__file__).resolve().parent
 VERSION = "1.36.3"
 # Other versions of the API server, and the folders of the modules that pin them. `matrix.py` runs tests on all of them.
-OTHERS = {"1.37.2": HERE / "versions" / "1.37"}
+OTHERS = {version: HERE / "versions" / version.rpartition(".")[0] for version in ("1.34.4", "1.35.4", "1.37.2")}
 API_SERVER = os.environ.get("HETSCHED_TEST_KUBERNETES") or VERSION
 HELM_VERSION = "3.21.4"
 KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
@@ -66,14 +66,13 @@ def cache(program: str = "kube-apiserver") -> Path:
 
 def find(program: str) -> Path | None:
     """Return an existing program, None if it has to be built."""
-    places = [os.environ.get("KUBEBUILDER_ASSETS", ""), str(cache(program))]
-    if program == "kube-apiserver" and API_SERVER != VERSION:
-        return Path(found) if (found := shutil.which(program, path=places[-1])) else None
-    for place in places:
+    # A stated version of the API server is used from the cache only; another program may have any version.
+    is_stated = program == "kube-apiserver" and "HETSCHED_TEST_KUBERNETES" in os.environ
+    places = [os.environ.get("KUBEBUILDER_ASSETS"), str(cache(program)), os.environ.get("PATH")]
+    for place in places[1:2] if is_stated else places:
         if place and (found := shutil.which(program, path=place)):
             return Path(found)
-    found = shutil.which(program)
-    return Path(found) if found else None
+    return None
 
 
 def build(programs: Sequence[str] = PROGRAMS) -> None:
@@ -88,7 +87,9 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
     if go is None:
         raise Unavailable(f"{', '.join(missing)}: not found, and there is no Go to build them with")
     if "kube-apiserver" in missing:
-        module = OTHERS.get(API_SERVER, HERE)
+        module = {VERSION: HERE, **OTHERS}.get(API_SERVER)
+        if module is None:
+            raise Unavailable(f"HETSCHED_TEST_KUBERNETES={API_SERVER}: known are {VERSION}, {', '.join(OTHERS)}")
         _go_build(go, module, cache(), _stamps(API_SERVER), ["k8s.io/kubernetes/cmd/kube-apiserver"])
     others = [program for program in missing if program in KUBERNETES and program != "kube-apiserver"]
     if others:
