@@ -36,11 +36,16 @@ def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration
     if access.token:
         made.api_key["BearerToken"] = f"Bearer {access.token}"
     if access.certificate:
-        folder = tempfile.mkdtemp(prefix="hetsched-")
-        weakref.finalize(made, shutil.rmtree, folder, True)
-        made.cert_file = _written(folder, "client.crt", access.certificate)
-        made.key_file = _written(folder, "client.key", access.key)
+        use_client_certificate(made, access.certificate, access.key)
     return made
+
+
+def use_client_certificate(configuration: client.Configuration, certificate: bytes, key: bytes) -> None:
+    """Set the client certificate of a configuration, PEM, in files that are removed together with it."""
+    folder = tempfile.mkdtemp(prefix="hetsched-")
+    weakref.finalize(configuration, shutil.rmtree, folder, True)
+    configuration.cert_file = _written(folder, "client.crt", certificate)
+    configuration.key_file = _written(folder, "client.key", key)
 
 
 def inside() -> client.Configuration:

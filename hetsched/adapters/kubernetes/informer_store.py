@@ -200,7 +200,7 @@ class InformerStore:
             pod = decode_pod(body)
             root = FieldView(pod)
             spec = self._reader.pod(root)
-            seen = self._dirty_pods[key] = _observed(root, spec)
+            seen = self._dirty_pods[key] = observed_pod(root, spec)
         except (InputError, ValueError, RecursionError) as error:
             self._quarantine(PODS.plural, key, error)
             return
@@ -344,7 +344,8 @@ def _policy(key: str, body: bytes) -> ObservedPolicy:
     return msgspec.structs.replace(policy, spec=spec)
 
 
-def _observed(root: FieldView, spec: PodSpec | None) -> ObservedPod:
+def observed_pod(root: FieldView, spec: PodSpec | None) -> ObservedPod:
+    """Return the observed state of a pod; `spec` is None if the pod needs no resources."""
     meta, status, wanted = root.view("metadata"), root.view("status"), root.view("spec")
     bound, phase = bool(wanted.text("nodeName")), status.text("phase")
     stopped = has_stopped(status)

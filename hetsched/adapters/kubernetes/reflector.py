@@ -221,5 +221,10 @@ def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
 
 
+def object_key(body: bytes) -> str:
+    """Return `namespace/name` of an object, or its name if it has no namespace."""
+    return _key(_object.decode(body).metadata)
+
+
 def _key(meta: _ListedMeta) -> str:
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
