@@ -17,10 +17,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 
+from hetsched.adapters.http.outbound import reach
 from hetsched.contracts.message import Message, shortened, verbatim
 
 from .connection_pool import GUARDED
-from .wire import Wire, WireError
+from .wire import Connect, Wire, WireError
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -121,6 +122,7 @@ class Api:
 
     `count_call` is called with the verb and the response status of each call; the status is 0 if there was no response.
     If `reads` is true (shadow mode), the client is read-only and rejects every call that could change the cluster.
+    `connect` replaces the egress filter of short calls, for a user's own connections; a watch always uses the filter.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class Api:
         agent: str = "hetsched",
         count_call: Callable[[str, int], None] = lambda verb, status: None,
         reads: bool = False,
+        connect: Connect = reach,
     ) -> None:
         self._configuration = configuration
         self._agent = agent
@@ -137,7 +140,7 @@ class Api:
         self._reads = reads
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
-        self._wire = Wire(configuration)
+        self._wire = Wire(configuration, connect)
         # Only the connection pool and the certificates of the official client are used, for watches; its typed calls
         # are not.
         from kubernetes import client  # slow to import, and not every process has a live cluster

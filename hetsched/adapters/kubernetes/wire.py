@@ -14,7 +14,7 @@ import socket
 import ssl
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +27,8 @@ from hetsched.contracts.message import Message, verbatim
 _LONGEST_HEAD = 1 << 16
 _KEPT = 64
 _BODYLESS = frozenset({204, 304})
+
+Connect = Callable[[str, int, float], socket.socket]
 
 
 class WireError(Exception):
@@ -46,9 +48,13 @@ class WireResponse(msgspec.Struct, frozen=True):
 
 
 class Wire:
-    """Connections to one server, for calls from several threads."""
+    """Connections to one server, for calls from several threads; `connect` opens a connection to (name, port, seconds).
 
-    def __init__(self, configuration: Any) -> None:
+    By default, `connect` applies the egress filter.
+    """
+
+    def __init__(self, configuration: Any, connect: Connect = reach) -> None:
+        self._connect = connect
         url = urlsplit(configuration.host)
         self._name = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
@@ -96,7 +102,7 @@ class Wire:
             if connection.is_open():
                 return connection
             connection.close()
-        plain = reach(self._name, self._port, connect_seconds)
+        plain = self._connect(self._name, self._port, connect_seconds)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             wrapped = self._tls.wrap_socket(plain, server_hostname=self._server_name) if self._tls else plain
