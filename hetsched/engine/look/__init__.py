@@ -1,0 +1,1 @@
+"""Checks of a whole cluster for the report of `hetsched look`."""
