@@ -8,6 +8,11 @@ from __future__ import annotations
 from rich.markup import escape
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "look": (
+        "hetsched look",
+        "hetsched look --context prod --html report.html --fail-on warning",
+        "kubectl get nodes,pods -A -o yaml | hetsched look -f - -o json",
+    ),
     "whatif": (
         "hetsched whatif -f pod.yaml --cluster cluster.yaml --explain",
         "hetsched whatif -f pod.yaml --cluster cluster.yaml --drain node-3 -o json",

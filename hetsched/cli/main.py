@@ -12,6 +12,7 @@ import enum
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +24,7 @@ from hetsched.adapters import assets
 from hetsched.agent import command as agent_command
 from hetsched.contracts.errors import InputError
 
-from . import advise, check, cluster, docs, policy, resources, shadow
+from . import advise, check, cluster, docs, look, policy, resources, shadow
 from .bench import command as bench
 from .client import EXIT_UNREACHABLE, ServerUnavailable
 from .examples import examples
@@ -154,8 +155,8 @@ def root(
 
 _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     _OFFLINE: (
-        whatif.whatif, advise.advise, check.check, simulate.simulate, experiment.experiment, bench.bench, isa.app,
-        docs.docs, completion, crds,
+        look.look, whatif.whatif, advise.advise, check.check, simulate.simulate, experiment.experiment, bench.bench,
+        isa.app, docs.docs, completion, crds,
     ),
     _SERVER: (
         workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,
@@ -181,5 +182,6 @@ for _panel, _commands in _COMMANDS.items():
 
 
 def main() -> None:
-    """Run the command line."""
-    app(prog_name="hetsched")
+    """Run the command line; as a plugin of kubectl, the program is named `kubectl hetsched`."""
+    is_plugin = Path(sys.argv[0]).stem == "kubectl-hetsched"
+    app(prog_name="kubectl hetsched" if is_plugin else "hetsched")
