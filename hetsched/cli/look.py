@@ -27,6 +27,7 @@ from .output import Output, OutputFormat, ProgressDisplay, console, print_json, 
 
 _COLOURS = {Level.ERROR: "red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 _MOST_EVIDENCE = 4
+_MOST_SHOWN = 20  # of each level
 _POLICY, _KUBE_POLICY = "hetsched", "default-kube"
 _ALL = "*"
 
@@ -170,8 +171,13 @@ def _show(out: Console, report: ClusterReport) -> None:
         "pending pods",
         soft_wrap=True,
     )
-    for finding in report.findings:
-        _show_finding(out, finding)
+    for level in LEVELS:
+        found = [finding for finding in report.findings if finding.level is level]
+        for finding in found[:_MOST_SHOWN]:
+            _show_finding(out, finding)
+        if len(found) > _MOST_SHOWN:
+            others = _counted(len(found) - _MOST_SHOWN, level)
+            out.print(f"\n{others} more; --html and -o json contain all findings", soft_wrap=True)
     gpus = report.gpus
     if gpus.total:
         share = "" if gpus.fragmentation is None else f", fragmentation {gpus.fragmentation:.1%}"

@@ -48,15 +48,15 @@ def check_instruction_sets(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
             faults.setdefault(_Fault(AffectedObject.of(placed.pod), refusal), []).append((key, report.name))
     for (group, refusal), pods in faults.items():
         evidence = [
-            Message("{pod} on {node}: {detail}", pod=pod, node=node, detail=refusal.message) for pod, node in pods
+            Message("{pod} on {node}: {detail}", pod=pod, node=node, detail=refusal.message) for pod, node in pods[:3]
         ]
         yield finding(
             refusal.code,
             Level.WARNING if refusal.unknown else Level.ERROR,
             group,
-            Message("The instruction set of the node is unknown or incomplete: {detail}", detail=refusal.message)
+            Message("Nodes do not report whether they can run the pods")
             if refusal.unknown
-            else Message("Running pods are on nodes that do not run them: {detail}", detail=refusal.message),
+            else Message("Pods run on nodes without the required instruction set or image platform"),
             _REPORT if refusal.unknown else _MOVE,
             evidence=evidence,
             affected=[pod for pod, _ in pods],

@@ -61,9 +61,7 @@ def check_rejections(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
 
 def _quoted(pod: ObservedPod) -> Message:
     assert pod.refusal is not None
-    return Message(
-        "{pod} was rejected: {detail}", pod=pod.key, detail=verbatim(pod.refusal.message or pod.refusal.reason)
-    )
+    return Message("Status of {pod}: {detail}", pod=pod.key, detail=verbatim(pod.refusal.message or pod.refusal.reason))
 
 
 def check_admission(cluster: CheckedCluster) -> Iterator[ClusterFinding]:

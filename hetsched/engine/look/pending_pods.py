@@ -39,7 +39,7 @@ def check_pending(cluster: CheckedCluster, evaluated_at: str) -> Iterator[Cluste
         about = AffectedObject.of(specs[unplaced.pod])
         groups.setdefault((about, unplaced.verdict, code), []).append(unplaced)
     for (about, _, _), members in groups.items():
-        yield _waiting(about, members)
+        yield _waiting(about, members, len(cluster.state.reports))
     nodes: dict[AffectedObject, dict[str, str]] = {}
     for placement in answer.placements:
         if placement.pod in specs:
@@ -60,14 +60,16 @@ def check_pending(cluster: CheckedCluster, evaluated_at: str) -> Iterator[Cluste
         )
 
 
-def _waiting(about: AffectedObject, members: list[Unplaced]) -> ClusterFinding:
+def _waiting(about: AffectedObject, members: list[Unplaced], nodes: int) -> ClusterFinding:
     first = members[0]
     code, level, message = _KINDS[first.verdict]
     reasons = sorted(first.reasons, key=lambda reason: -reason.nodes)[:_MOST_REASONS]
     if reasons and reasons[0].code == _GATED:
         code, level, message = "PodGated", Level.NOTE, Message("The pending pods have scheduling gates")
     shown = [
-        Message("{n} nodes: {detail}", n=reason.nodes, detail=reason.message) if reason.nodes else reason.message
+        Message("{detail} ({n} of {m} nodes)", detail=reason.message, n=reason.nodes, m=nodes)
+        if reason.nodes
+        else reason.message
         for reason in reasons
     ]
     detail = joined("; ", shown or [Message("the cluster has no nodes")])

@@ -57,9 +57,7 @@ def answer(version: str = V1, **status: str) -> str:
 
 
 @pytest.mark.parametrize("field", ["token", "tokenFile"])
-def test_token_is_sent_from_the_field_or_a_file_beside_the_kubeconfig(
-    server: ListServer, tmp_path: Path, field: str
-) -> None:
+def test_token_is_read_from_the_field_or_from_a_relative_file(server: ListServer, tmp_path: Path, field: str) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     user = {"token": SECRET} if field == "token" else {"tokenFile": "secret", "token": "older"}
     assert token_of(server, open_api([write(tmp_path, server.kubeconfig(user))])) == f"Bearer {SECRET}"

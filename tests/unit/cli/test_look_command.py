@@ -67,7 +67,9 @@ def test_text_names_evidence_remedy_and_summary(tmp_path: Path) -> None:
     first, *lines = [line for line in result.stdout.splitlines() if line]
     assert first.startswith("2 errors, 1 warning, 0 notes  ")
     text = "\n".join(lines)
-    assert "error [IsaMissingExtension] Pod default/vector: Running pods are on nodes that do not run them" in text
+    assert (
+        "error [IsaMissingExtension] Pod default/vector: Pods run on nodes without the required instruction set" in text
+    )
     assert "warning [MayLandOnWrongNode] ReplicaSet default/anywhere (2): " in text
     assert text.count("  remedy: ") == 3
     assert text.endswith("policy hetsched; the cluster was only read")

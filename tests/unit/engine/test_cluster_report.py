@@ -123,3 +123,11 @@ def test_unknown_images_on_several_architectures_are_not_checked() -> None:
 def test_same_cluster_gives_the_same_report() -> None:
     objects = seeded_cluster("kubelets", 3, faults=True).objects
     assert report(objects).document() == report(objects).document()
+
+
+def test_evidence_and_names_are_bounded() -> None:
+    isa = {"hetsched.io/isa": "rv64gcv"}
+    pods = [pod(f"v{number:02}", on="r", owner="vector", cpu="100m", annotations=isa) for number in range(15)]
+    made = report([node("r", arch="riscv64", isa="rv64gc"), *pods])
+    (vector,) = (one for one in made.findings if one.code == "IsaMissingExtension")
+    assert (vector.count, len(vector.affected), len(vector.evidence)) == (15, 10, 3)
