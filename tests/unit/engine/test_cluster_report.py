@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
+from hypothesis import given, settings
 
 from hetsched.adapters.files import parse_observation
 from hetsched.cli.options import compile_choice
-from hetsched.contracts.api.cluster_report import ClusterReport
+from hetsched.contracts.api.cluster_report import ClusterObservation, ClusterReport
 from hetsched.contracts.api.findings import Level
+from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.look.report import report_of
 from tests.seeded_clusters import KINDS, Plain, cards, node, pod, seeded_cluster, zones
+from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 
 
 def report(objects: list[Plain]) -> ClusterReport:
@@ -131,3 +139,27 @@ def test_evidence_and_names_are_bounded() -> None:
     made = report([node("r", arch="riscv64", isa="rv64gc"), *pods])
     (vector,) = (one for one in made.findings if one.code == "IsaMissingExtension")
     assert (vector.count, len(vector.affected), len(vector.evidence)) == (15, 10, 3)
+
+
+@settings(max_examples=20)
+@given(mixed_fleets(), mixed_pods())
+def test_pods_placed_by_hetsched_are_not_misplaced_and_each_waiting_pod_is_explained(
+    nodes: list[NodeReport], pods: list[PodSpec]
+) -> None:
+    policy = compile_choice(BUILTIN["hetsched"], preemption=False)
+    state = ClusterState(nodes, (), NAMESPACES)
+    scheduler = Scheduler(state, policy)
+    for one in pods:
+        scheduler.schedule(one)
+    scheduler.settle()
+    running = [
+        msgspec.structs.replace(placed.pod, node_name=state.columns.names[placed.row], allocation=placed.allocation)
+        for placed in state.placed_pods.values()
+    ]
+    pending = [one for one in pods if one.key not in state.placed_pods]
+    content = ClusterContent(tuple(nodes), tuple(running), tuple(pending), namespaces=NAMESPACES)
+    kube = compile_choice(BUILTIN["default-kube"])
+    made = report_of(ClusterObservation(content), policy, kube, evaluated_at="2026-11-28T00:00:00Z")
+    assert not [one for one in made.findings if one.code.startswith(("Isa", "Image"))]
+    explained = [name for one in made.findings if one.code.startswith("Pod") for name in one.affected]
+    assert sorted(explained) == sorted(one.key for one in pending)
