@@ -11,14 +11,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hetsched.contracts.api.cluster_report import ClusterObservation
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 
-from .kubernetes.informer_store import observed_pod
 from .objects.documents import MAX_BYTES, Document, load_documents
-from .objects.fields import FieldView
 from .objects.manifests import read_content
 from .traces import openb
 
@@ -45,27 +42,15 @@ def parse_workload(
     return _parse(sources, workload=True, known=known, names=names)
 
 
-def parse_observation(sources: Sequence[Source]) -> ClusterObservation:
-    """Read a cluster from (name, bytes) pairs, including the pods that their node did not run.
-
-    Raises: InputError naming the file.
-    """
-    documents, lists = _load(sources, workload=False)
-    content = _converted(documents, lists, workload=False, known=None)
-    pods = (FieldView(one.object) for one in documents if one.object["kind"] == "Pod")
-    observed = (observed_pod(pod, None) for pod in pods)
-    return ClusterObservation(content, tuple(pod for pod in observed if pod.refusal is not None))
-
-
 def _parse(
     sources: Sequence[Source], *, workload: bool, known: ClusterContent | None, names: str = ""
 ) -> ClusterContent:
-    documents, lists = _load(sources, workload=workload)
-    return _converted(documents, lists, workload=workload, known=known, names=names)
+    documents, lists = load_sources(sources, workload=workload)
+    return convert(documents, lists, workload=workload, known=known, names=names)
 
 
-def _load(sources: Sequence[Source], *, workload: bool) -> tuple[list[Document], list[ClusterContent]]:
-    """Return the Kubernetes objects and the contents of the openb lists of the sources."""
+def load_sources(sources: Sequence[Source], *, workload: bool) -> tuple[list[Document], list[ClusterContent]]:
+    """Return the Kubernetes objects and the contents of the openb lists of (name, bytes) pairs. Raises: InputError."""
     documents: list[Document] = []
     lists: list[ClusterContent] = []
     for name, data in sources:
@@ -82,14 +67,15 @@ def _load(sources: Sequence[Source], *, workload: bool) -> tuple[list[Document],
     return documents, lists
 
 
-def _converted(
+def convert(
     documents: Sequence[Document],
     lists: Sequence[ClusterContent],
     *,
     workload: bool,
-    known: ClusterContent | None,
+    known: ClusterContent | None = None,
     names: str = "",
 ) -> ClusterContent:
+    """Convert the results of `load_sources` to one content. Raises: InputError."""
     objects = read_content(documents, workload=workload, known=known, names=names)
     if not lists:
         return objects

@@ -16,7 +16,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.adapters.files import parse_observation
 from hetsched.contracts.api.cluster_report import LEVELS, ClusterFinding, ClusterObservation, ClusterReport
 from hetsched.contracts.api.findings import Level
 from hetsched.contracts.errors import InputError
@@ -101,7 +100,9 @@ def _title(filename: list[str] | None, context: str) -> str:
 
 
 def _from_files(filename: list[str]) -> ClusterObservation:
-    observation = parse_observation(read_sources(filename, "-f"))
+    from hetsched.adapters.look.dumped_cluster import parse_dump
+
+    observation = parse_dump(read_sources(filename, "-f"))
     print_warnings(observation.content.warnings)
     if not observation.content.nodes:
         raise InputError(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.adapters.files import parse_observation
 from hetsched.adapters.kubernetes import api as calls
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.resources import NODES, PODS
+from hetsched.adapters.look.dumped_cluster import parse_dump
 from hetsched.adapters.look.live_cluster import observe_cluster
 from hetsched.adapters.look.user_kubeconfig import open_api
 from hetsched.contracts.api.cluster_report import ClusterObservation
@@ -26,7 +26,7 @@ def client(server: ListServer, folder: Path) -> Api:
 
 
 def from_file(objects: list[Plain]) -> ClusterObservation:
-    return parse_observation([("c.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode())])
+    return parse_dump([("c.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode())])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from hetsched.adapters.files import parse_observation
+from hetsched.adapters.look.dumped_cluster import parse_dump
 from hetsched.cli.options import compile_choice
 from hetsched.contracts.api.cluster_report import ClusterObservation, ClusterReport
 from hetsched.contracts.api.findings import Level
@@ -29,7 +29,7 @@ def report(objects: list[Plain]) -> ClusterReport:
     policy = compile_choice(BUILTIN["hetsched"], preemption=False)
     now = datetime(2026, 11, 27, tzinfo=UTC).isoformat()
     return report_of(
-        parse_observation([("cluster.json", data)]), policy, compile_choice(BUILTIN["default-kube"]), evaluated_at=now
+        parse_dump([("cluster.json", data)]), policy, compile_choice(BUILTIN["default-kube"]), evaluated_at=now
     )
 
 
