@@ -73,34 +73,31 @@ def _refusal(demand: IsaDemand, offer: IsaReport) -> Refusal | None:
 
 def _possible_misplacements(cluster: CheckedCluster, misplaced: set[AffectedObject]) -> Iterator[ClusterFinding]:
     """Yield pods that kube-scheduler may place on a node that does not run them; groups in `misplaced` are omitted."""
-    groups: dict[tuple[AffectedObject, Shape], list[PodSpec]] = {}
+    groups: dict[Shape, dict[AffectedObject, list[PodSpec]]] = {}
     pods = [*(placed.pod for placed in cluster.bound), *cluster.content.pending]
     for pod in pods:
         group = AffectedObject.of(pod)
         if pod.shape.isa is not None and pod.ready and not is_ours(pod.scheduler_name) and group not in misplaced:
-            groups.setdefault((group, pod.shape), []).append(pod)
-    for (group, _), members in groups.items():
-        allowed, wrong = _allowed_rows(cluster, members[0])
+            groups.setdefault(pod.shape, {}).setdefault(group, []).append(pod)
+    for by_group in groups.values():
+        first = next(iter(by_group.values()))[0]
+        allowed, wrong = _allowed_rows(cluster, first)
         if not wrong.any():
             continue
-        names = cluster.state.columns.names
         row = int(np.flatnonzero(wrong)[0])
-        demand = members[0].shape.isa
-        assert demand is not None
-        example = refusal_of("lattice", "native-first", demand, cluster.state.reports[row].isa)
-        yield finding(
-            "MayLandOnWrongNode",
-            Level.WARNING,
-            group,
-            Message(
-                "{n} of the {m} nodes that the selectors, affinity and tolerations allow do not run the pod",
-                n=int(wrong.sum()),
-                m=int(allowed.sum()),
-            ),
-            _SELECT,
-            evidence=[Message("{name}: {detail}", name=names[row], detail=example.message)],
-            affected=[pod.key for pod in members],
+        assert first.shape.isa is not None
+        example = refusal_of("lattice", "native-first", first.shape.isa, cluster.state.reports[row].isa)
+        message = Message(
+            "{n} of the {m} nodes that the selectors, affinity and tolerations allow do not run the pod",
+            n=int(wrong.sum()),
+            m=int(allowed.sum()),
         )
+        evidence = [Message("{name}: {detail}", name=cluster.state.columns.names[row], detail=example.message)]
+        for group, members in by_group.items():
+            keys = [pod.key for pod in members]
+            yield finding(
+                "MayLandOnWrongNode", Level.WARNING, group, message, _SELECT, evidence=evidence, affected=keys
+            )
 
 
 def _allowed_rows(cluster: CheckedCluster, pod: PodSpec) -> tuple[Bools, Bools]:
