@@ -26,21 +26,17 @@ remaining members and of the gang as a whole are specific to hetsched.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects import wishes
-from hetsched.contracts.objects.workload import GangMember, PodSpec, Shape
+from hetsched.contracts.objects.workload import GangMember, PodSpec
 from hetsched.contracts.params import Params
-from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.waits import Event
-from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Ints
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.extension_points import Scope
@@ -49,73 +45,7 @@ from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait
 from hetsched.engine.framework.waiting_pods import WaitingPods
-
-
-def slots_for(group: GangMembers, state: ClusterState, *, empty: bool = False) -> int:
-    """Return an upper bound on the number of members that fit the nodes' free amounts (if `empty`, total amounts).
-
-    Members of one shape are counted in whole pods per node; different shapes are counted as if they did not compete.
-    The result is never too low, and is exact for one shape if no filter checks more than amounts.
-    """
-    shapes = {id(pod.shape): pod.shape for pod in group.members.values()}
-    by_identity = Counter(id(pod.shape) for pod in group.members.values())  # most members share one Shape object
-    counts: Counter[Shape] = Counter()
-    for key, count in by_identity.items():
-        counts[shapes[key]] += count
-    return sum(min(count, _slots(shape, state, empty=empty)) for shape, count in counts.items())
-
-
-def _slots(shape: Shape, state: ClusterState, *, empty: bool) -> int:
-    """Return how many pods of one shape fit all nodes together by free amounts (if `empty`, by total amounts)."""
-    nodes = state.all_rows
-    slots: Ints = np.full(nodes.n, np.iinfo(np.int64).max // max(nodes.n, 1), np.int64)
-    for name, need in shape.requests:
-        if not need or (shape.gpu is not None and name in GPU_RESOURCES):
-            continue
-        row = state.resources.index.get(name)
-        if row is None:
-            return 0
-        free = nodes.static("allocatable")[row]
-        if not empty:
-            free = free - nodes.load("requested")[row]
-        np.minimum(slots, np.maximum(free, 0) // need, out=slots)
-    if shape.gpu is not None:
-        there = nodes.static("card_milli") + nodes.static("card_resting")
-        cards = there if empty else nodes.load("card_milli_free")
-        if shape.gpu.milli < WHOLE_CARD_MILLI:
-            fit = (np.maximum(cards, 0) // shape.gpu.milli).sum(axis=0)
-        else:
-            fit = (cards >= WHOLE_CARD_MILLI).sum(axis=0) // shape.gpu.count
-        np.minimum(slots, fit, out=slots)
-    return int(slots.sum())
-
-
-def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, empty: bool = False) -> tuple[str, ...]:
-    """Return the resources whose free amount in the cluster is less than `least` requires; if `empty`, whose total is
-    less.
-    """
-    nodes = state.all_rows
-    short = []
-    for name, amount in least:
-        row = state.resources.index.get(name)
-        if name in GPU_RESOURCES:  # GPUs may be known from a NodeGpu only, without an allocatable amount
-            vendor = state.vendors.index.get(name.split(".", 1)[0], 0)
-            vendors = nodes.static("card_vendor")
-            cards = nodes.static("card_milli") + nodes.static("card_resting")
-            there = cards if empty else nodes.load("card_milli_free")
-            # A GPU of unknown vendor (0) may be of any vendor.
-            has = int(((there >= WHOLE_CARD_MILLI) & ((vendors == vendor) | (vendors == 0))).sum())
-        elif row is None:
-            has = 0
-        else:
-            there = nodes.static("allocatable")[row]
-            if not empty:
-                there = np.maximum(there - nodes.load("requested")[row], 0)
-            has = sum(there.tolist())  # Python integers: many nodes with UNLIMITED pods overflow 64 bits
-        if has < amount:
-            short.append(name)
-    return tuple(short)
-
+from hetsched.engine.gangs.capacity import missing_resources, slots_for
 
 _NAME = "gang"
 _TOP_REASONS = 3
@@ -324,10 +254,10 @@ def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: Cluster
     if refusal is not None:
         return refusal
     lacking = gang.min_available - placed
-    room = slots_for(group, state)
+    room = slots_for(group.members.values(), state)
     if room >= lacking:
         return None
-    most = slots_for(group, state, empty=True)
+    most = slots_for(group.members.values(), state, empty=True)
     if most < lacking:
         message = Message(_NEVER_ROOM_FOR_MORE if placed else _NEVER_ROOM, key=key, n=lacking, m=most)
         return _refusal("GangTooBig", message, Verdict.NEVER_FITS)
