@@ -13,9 +13,8 @@ compares whole model names instead of prefixes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import blake2b
 from json import JSONDecodeError
 
 from hetsched import isa
@@ -24,19 +23,16 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import model_tokens
 from hetsched.contracts.objects.workload import (
-    GangMember,
     GpuDemand,
     IsaDemand,
-    MinField,
     NodeTerm,
     NumaDemand,
-    PodGroup,
 )
 from hetsched.contracts.units import GPU_RESOURCES, parse_amount
 
 from ..plain_values import read_json
 from . import keys
-from .fields import FieldView, is_dns_label, is_qualified_name
+from .fields import is_dns_label, is_qualified_name
 
 Texts = Mapping[str, str]
 Problems = list[Problem]
@@ -48,7 +44,6 @@ AWARENESS_VALUES = ("true", "false")
 _OF_CRANE = {keys.AWARENESS[0]: tuple(BOOLEANS), keys.CPU_POLICY[0]: CPU_POLICIES}
 ARCH_BASE = {"amd64": "amd64", "arm64": "arm64", "riscv64": "rv64i"}
 
-MAX_GROUP_NAME = 63
 _DIGITS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _PEAKS = re.compile(r"peaks=([01][0-9]|2[0-4])-([01][0-9]|2[0-4])", re.ASCII)
 
@@ -124,15 +119,15 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
         found.append(Problem("FeatureNotSupported", max(by_resource), message))
     by_limits = sum(by_resource.values())
     number_key = next((key for key in keys.GPU_NUMBER if key in annotations), "")
-    stated = _number(annotations, number_key, found, "GpuNumberInvalid", 0, MOST_CARDS) if number_key else None
+    stated = number(annotations, number_key, found, "GpuNumberInvalid", 0, MOST_CARDS) if number_key else None
     if stated is not None and by_limits and stated != by_limits:
         message = Message(
             "the annotation requests {n} GPUs, but the container limits request {m}", n=stated, m=by_limits
         )
         found.append(Problem("GpuNumberContradiction", number_key, message))
-    milli = _number(annotations, keys.GPU_MILLI, found, "GpuMilliInvalid", 1, 1000)
-    memory = _number(annotations, keys.GPU_MEMORY, found, "GpuMemoryInvalid", 0, 2**40)
-    cores = _number(annotations, keys.GPU_CORE, found, "GpuCoreInvalid", 0, 2**31)
+    milli = number(annotations, keys.GPU_MILLI, found, "GpuMilliInvalid", 1, 1000)
+    memory = number(annotations, keys.GPU_MEMORY, found, "GpuMemoryInvalid", 0, 2**40)
+    cores = number(annotations, keys.GPU_CORE, found, "GpuCoreInvalid", 0, 2**31)
     models = _models(annotations, found)
     match = annotations.get(keys.GPU_MODEL_MATCH, "prefix").strip()
     if match not in ("prefix", "exact"):
@@ -163,7 +158,7 @@ def gpu_demand(annotations: Texts, requests: tuple[tuple[str, int], ...], proble
     )
 
 
-def _number(annotations: Texts, key: str, problems: Problems, code: str, least: int, most: int) -> int | None:
+def number(annotations: Texts, key: str, problems: Problems, code: str, least: int, most: int) -> int | None:
     if key not in annotations:
         return None
     text = annotations[key].strip()
@@ -259,51 +254,7 @@ def expected_usage(annotations: Texts, problems: Problems) -> tuple[tuple[str, i
 
 def expected_watts(annotations: Texts, problems: Problems) -> int | None:
     """Read the power in watts that the pod expects to draw."""
-    return _number(annotations, keys.EXPECTED_WATTS, problems, "ExpectedWattsInvalid", 0, MOST_WATTS)
-
-
-def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], problems: Problems) -> GangMember | None:
-    """Read the gang that a pod belongs to; `find_group` looks up PodGroups of the pod's namespace.
-
-    A size in the pod's own labels takes precedence over the size of a PodGroup of the same name.
-    """
-    key = keys.GANG_NAME if keys.GANG_NAME in labels else keys.POD_GROUP
-    if key not in labels:
-        return None
-    name = labels[key]
-    if not name:
-        problems.append(Problem("GangInvalid", key, Message("the gang's name is empty")))
-        return None
-    group = find_group(name)
-    least = group.min_member if group else 0
-    stated = key == keys.GANG_NAME and keys.GANG_MIN_AVAILABLE in labels
-    if stated:
-        least = _number(labels, keys.GANG_MIN_AVAILABLE, problems, "GangInvalid", 1, 2**31) or 0
-    if group is None:
-        return GangMember(name, least)
-    field: MinField = keys.GANG_MIN_AVAILABLE if stated else group.min_field
-    return GangMember(name, least, group.timeout_seconds, group.min_resources, field)
-
-
-def native_group(spec: FieldView) -> tuple[str, str]:
-    """Return the PodGroup that the built-in pod fields name, and the path of an unsupported field ("" if none is set).
-
-    A group of a Workload (v1alpha1) is named `<workload>.<group>`. Names over the maximum length of a label value are
-    shortened, because gang names must be valid label values.
-    """
-    name, field = spec.view("schedulingGroup").text("podGroupName"), ""
-    reference = spec.view("workloadRef")
-    if not name and "name" in reference:
-        name = f"{reference.text('name')}.{reference.text('podGroup')}"
-        field = "spec.workloadRef.podGroupReplicaKey" if reference.text("podGroupReplicaKey") else ""
-    return group_name(name), field
-
-
-def group_name(name: str) -> str:
-    """Return the internal name of a gang: a long name is truncated and gets a digest as suffix."""
-    if len(name) <= MAX_GROUP_NAME:
-        return name
-    return f"{name[: MAX_GROUP_NAME - 17]}-{blake2b(name.encode(), digest_size=8).hexdigest()}"
+    return number(annotations, keys.EXPECTED_WATTS, problems, "ExpectedWattsInvalid", 0, MOST_WATTS)
 
 
 def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -> tuple[str, str]:

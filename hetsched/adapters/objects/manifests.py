@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters import metrics
+from hetsched.adapters.gangs import group_name, native_pod_group, pod_group
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
@@ -38,7 +39,6 @@ from hetsched.contracts.objects.storage import Storage
 from hetsched.contracts.objects.workload import PodGroup, PodSpec
 
 from . import controllers, keys, node_gpus, node_topology, nodes, quotas_and_budgets, selectors, storage
-from .demands import group_name
 from .devices import DeviceReader
 from .documents import Document
 from .fields import FieldView, metadata
@@ -160,14 +160,14 @@ class _Reading:
                 meta = root.view("metadata")
                 native = document.object["apiVersion"].startswith("scheduling.k8s.io/")
                 name = group_name(meta.text("name")) if native else meta.text("name")
-                read = _native_group if native else _pod_group
+                read = native_pod_group if native else pod_group
                 groups[f"{namespace_of(meta)}/{name}"] = read(root.view("spec"))
         for document, root in self._sorted.get("Workload", ()):
             with _WithLocation(document):
                 meta = root.view("metadata")
                 for group in root.view("spec").views("podGroups"):
                     name = group_name(f"{meta.text('name')}.{group.text('name')}")
-                    groups[f"{namespace_of(meta)}/{name}"] = _native_group(group, "policy")
+                    groups[f"{namespace_of(meta)}/{name}"] = native_pod_group(group, "policy")
         return ClusterContent(
             policies=tuple(self._each("SchedulingPolicy", _policy).values()),
             namespaces=self._each("Namespace", lambda root: root.view("metadata").labels()),
@@ -315,28 +315,6 @@ def _runtime_class(root: FieldView) -> RuntimeClass:
         overhead=tuple(sorted(root.view("overhead").amounts("podFixed").items())),
         node_selector=selectors.node_selector(scheduling),
         tolerations=selectors.tolerations(scheduling),
-    )
-
-
-def _pod_group(spec: FieldView) -> PodGroup:
-    return PodGroup(
-        min_member=spec.integer("minMember", 1, least=1, most=2**31 - 1),
-        timeout_seconds=spec.maybe_integer("scheduleTimeoutSeconds", most=2**31 - 1),
-        min_resources=tuple(sorted(spec.amounts("minResources").items())),
-    )
-
-
-_UNSUPPORTED_OF_GROUP = ("schedulingConstraints", "resourceClaims", "parentCompositePodGroupName")
-
-
-def _native_group(spec: FieldView, policy: str = "schedulingPolicy") -> PodGroup:
-    """Read a PodGroup of Kubernetes' own API; a group without a gang policy may start with any number of members."""
-    gang = spec.view(policy).view("gang")
-    unsupported = [field for field in _UNSUPPORTED_OF_GROUP if spec.value.get(field)]
-    return PodGroup(
-        min_member=gang.integer("minCount", 1, least=1, most=2**31 - 1),
-        native=True,
-        unsupported=f"spec.{unsupported[0]}" if unsupported else "",
     )
 
 

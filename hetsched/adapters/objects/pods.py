@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from hetsched.adapters import gangs
 from hetsched.adapters.oci.facts import stated_facts, with_demand
 from hetsched.adapters.pod_groups import demand_key
 from hetsched.contracts.errors import Problem
@@ -264,9 +265,9 @@ class PodReader:
         self, spec: FieldView, labels: dict[str, str], namespace: str, problems: list[Problem]
     ) -> GangMember | None:  # fmt: skip
         """Read the pod's gang from the Kubernetes fields or, if these name no group, from the labels."""
-        name, field = demands.native_group(spec)
+        name, field = gangs.native_group(spec)
         if not name:
-            return demands.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)
+            return gangs.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)
         group = self._pod_group(namespace, name)
         if group is not None and group.unsupported:
             field = f"PodGroup {name}: {group.unsupported}"
