@@ -32,3 +32,8 @@ GANG_MIN_AVAILABLE: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
 # Field with the minimum number of members of a PodGroup, in scheduler-plugins and in Kubernetes itself.
 GROUP_MIN_MEMBER: Final = "spec.minMember"
 GROUP_MIN_COUNT: Final = "spec.schedulingPolicy.gang.minCount"
+# Levels of the topology domains of a gang: Kueue's keys, and the same keys of hetsched.
+REQUIRED_TOPOLOGY = ("kueue.x-k8s.io/podset-required-topology", "hetsched.io/podset-required-topology")
+PREFERRED_TOPOLOGY = ("kueue.x-k8s.io/podset-preferred-topology", "hetsched.io/podset-preferred-topology")
+UNCONSTRAINED_TOPOLOGY = ("kueue.x-k8s.io/podset-unconstrained-topology", "hetsched.io/podset-unconstrained-topology")
+GROUP_TOPOLOGY: Final = "spec.schedulingConstraints.topology"

@@ -209,10 +209,29 @@ class ContainerDemand(msgspec.Struct, frozen=True):
     devices: tuple[tuple[str, int], ...] = ()
 
 
+class GangTopology(msgspec.Struct, frozen=True):
+    """Topology levels of a gang: keys of node labels, the narrowest level first.
+
+    A domain of a level consists of the nodes with equal values of its label and of the labels of all wider levels. If
+    `required` is not empty, all members run in one domain of its first level; its other levels only distinguish domains
+    with the same name. The `preferred` levels are narrower.
+    """
+
+    preferred: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """The levels to try, the narrowest first; each as its label and the labels of all wider levels."""
+        levels = (*self.preferred, *self.required)
+        return tuple(levels[position:] for position in range(len(self.preferred) + bool(self.required)))
+
+
 class PodGroup(msgspec.Struct, frozen=True):
     """Gang declared by a PodGroup object. If `timeout_seconds` is null, the policy decides how long members wait.
 
     `native` marks a PodGroup of Kubernetes itself. `unsupported` names a field that is set but not implemented.
+    `required_topology` is the label of the domain in which all members must run ("" for none).
     """
 
     min_member: int = 1
@@ -220,6 +239,7 @@ class PodGroup(msgspec.Struct, frozen=True):
     min_resources: tuple[tuple[str, int], ...] = ()
     native: bool = False
     unsupported: str = ""
+    required_topology: str = ""
 
     @property
     def min_field(self) -> MinField:
@@ -231,7 +251,7 @@ class GangMember(msgspec.Struct, frozen=True):
     """Gang of a pod, and the number of members that must be placed together (0 if not specified).
 
     `timeout_seconds` and `min_resources` are those of its PodGroup, if it has one. `min_field` is the label or the
-    field of the PodGroup that contains the minimum.
+    field of the PodGroup that contains the minimum. `topology` is None if the members may run in different domains.
     """
 
     name: str
@@ -239,6 +259,7 @@ class GangMember(msgspec.Struct, frozen=True):
     timeout_seconds: int | None = None
     min_resources: tuple[tuple[str, int], ...] = ()
     min_field: MinField = GANG_MIN_AVAILABLE
+    topology: GangTopology | None = None
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tupl
     if not pod.ready:
         return ()
     state, names = scheduler.state, scheduler.state.columns.names
+    scheduler.prepare(pod)
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE
@@ -57,6 +58,7 @@ def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]
     if not pod.ready or limit < 1:
         return ()
     state = scheduler.state
+    scheduler.prepare(pod)
     request = state.compile(pod)
     evaluation, total = scheduler.evaluator.evaluate(request)
     rows = _best_rows(total, limit)

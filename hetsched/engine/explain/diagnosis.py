@@ -166,6 +166,7 @@ def diagnose(scheduler: Handle, pod: PodSpec) -> Diagnosis:
     if pod.gates:
         return gates_diagnosis(pod)
     state = scheduler.state
+    scheduler.prepare(pod)
     request = state.compile(pod)
     whole = _pod_diagnosis(scheduler, request)
     if whole is not None:
@@ -264,6 +265,12 @@ def first_rejections(scheduler: Handle, request: Request) -> list[tuple[Reason, 
         (Reason(refusal.code, plugin.name, int(rows.sum()), refusal.message, refusal.missing, refusal.field), rows)
         for plugin, refusal, rows in sweep.first
     ]
+
+
+def possible_rows(scheduler: Handle, request: Request) -> Bools:
+    """Return the (N,) mask of nodes that could accept the pod if they were empty, or if unknown facts were known."""
+    now = _Sweep(scheduler, request, scheduler.state.all_rows)
+    return ~_Sweep(scheduler, request, scheduler.state.emptied(), now).definite
 
 
 def first_reasons(scheduler: Handle, request: Request) -> dict[int, Reason]:

@@ -265,7 +265,7 @@ class _GangSearch(_FieldSearch):
         if self._budget.rows < 0:
             return False
         gangs, members = self._scheduler.state.gangs, self.changed(candidate)
-        groups, backoff_until = gangs.groups, gangs.backoff_until
+        groups, domains, backoff_until = gangs.groups, gangs.domains, gangs.backoff_until
         gangs.backoff_until = {key: until for key, until in backoff_until.items() if key != gang_key(self._pod)}
         gangs.register_queue(members)
         outcomes = [self._trial.schedule(member, preempts=False) for member in members]
@@ -273,7 +273,7 @@ class _GangSearch(_FieldSearch):
         placed = sum(outcome.node is not None for outcome in outcomes)
         for outcome in reversed(outcomes):
             self._trial.undo(outcome)
-        gangs.groups, gangs.backoff_until = groups, backoff_until
+        gangs.groups, gangs.domains, gangs.backoff_until = groups, domains, backoff_until
         least = members[0].gang.min_available if members and members[0].gang is not None else 0
         return placed + self._placed >= least
 

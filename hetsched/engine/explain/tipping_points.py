@@ -40,6 +40,7 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
     or on a fork.
     """
     state = scheduler.state
+    scheduler.prepare(pod)
     request = state.compile(pod)
     _, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE

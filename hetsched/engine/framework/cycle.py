@@ -11,6 +11,8 @@ Invariants: a refused pod leaves the state unchanged; the same state, policy and
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
 
@@ -24,6 +26,7 @@ from hetsched.engine.cluster.columns import Floats
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 
+from .handle import Trial
 from .outcome import Outcome
 from .policy import Policy
 from .post_filter import Attempt
@@ -61,6 +64,7 @@ class Scheduler:
         if not pod.ready:
             return outcome
         self.state.gangs.mark_tried(pod)
+        self.prepare(pod)
         request = outcome.request = self.state.compile(pod)
         if not self._place(outcome, request):
             if preempts:
@@ -71,20 +75,46 @@ class Scheduler:
                 self._notify_unschedulable(request)
         return outcome
 
+    def prepare(self, pod: PodSpec) -> None:
+        """Let plugins decide for all members of a gang before the nodes of its first member are evaluated.
+
+        Further calls for members of the same registered queue have no effect.
+        """
+        for plugin in self.policy.preparing:
+            if pod.ready and plugin.concerns(pod) and plugin.prepare is not None:
+                plugin.prepare(self.state.compile(pod), self)
+
+    @contextmanager
+    def trial(self, pods: Sequence[PodSpec], least: int) -> Iterator[Trial]:
+        """Place pods in order, without Permit and PostFilter, and undo all placements at the end of the `with` block.
+
+        The trial stops as soon as fewer than `least` of the pods can be placed.
+        """
+        placed: list[tuple[Request, int]] = []
+        attempts, failed = 0, None
+        try:
+            for attempts, pod in enumerate(pods, start=1):
+                request = self.state.compile(pod)
+                _, total = self.evaluator.evaluate(request)
+                row, reserved = self._reserve_best(request, total)
+                if row >= 0:
+                    self.state.assume(request, row, reserved)
+                    placed.append((request, row))
+                    continue
+                failed = failed or request
+                if len(placed) + len(pods) - attempts < least:
+                    break
+            yield Trial(len(placed), attempts, failed)
+        finally:
+            for request, row in reversed(placed):
+                self._unreserve(request, row)
+                self.state.forget(request.pod.key)
+
     def _place(self, outcome: Outcome, request: Request) -> bool:
         """Select a node and assume the pod there, unless a permit plugin refuses; return whether a node was found."""
         evaluation, total = self.evaluator.evaluate(request)
-        row = self.pick(request, total)
-        tried = total
-        while row >= 0:
-            reserved = self.reserve(request, row)
-            if not isinstance(reserved, Refusal):
-                break
-            if tried is total:
-                tried = total.copy()
-            tried[row] = INFEASIBLE
-            row = self.pick(request, tried)
-        else:
+        row, reserved = self._reserve_best(request, total)
+        if row < 0:
             if evaluation.refusal is not None:
                 outcome.refusal = (evaluation.refusal[0].name, evaluation.refusal[1])
             return False
@@ -92,6 +122,23 @@ class Scheduler:
         weights = evaluation.weight_sum + request.cluster_weight
         outcome.score = float(total[row]) / weights if weights else 0.0
         return True
+
+    def _reserve_best(self, request: Request, total: Floats) -> tuple[int, Allocation]:
+        """Reserve on the row with the highest total on which the reservation succeeds; the row is -1 if there is none.
+
+        The caller must then assume or unreserve the allocation.
+        """
+        row = self.pick(request, total)
+        tried = total
+        while row >= 0:
+            reserved = self.reserve(request, row)
+            if not isinstance(reserved, Refusal):
+                return row, reserved
+            if tried is total:
+                tried = total.copy()
+            tried[row] = INFEASIBLE
+            row = self.pick(request, tried)
+        return -1, EMPTY
 
     def pick(self, request: Request, total: Floats) -> int:
         """Return the row with the highest total, or -1 if no row is feasible."""
@@ -147,9 +194,12 @@ class Scheduler:
         reserved = self.reserve(request, row)
         if isinstance(reserved, Refusal):
             return reserved
+        self._unreserve(request, row)
+        return None
+
+    def _unreserve(self, request: Request, row: int) -> None:
         for plugin in self.policy.reserves:
             plugin.instance.unreserve(request, row, self.state)
-        return None
 
     def place_on(self, pod: PodSpec, row: int, allocation: Allocation | None = None) -> Outcome:
         """Assume `pod` on a row that the caller chose, if all filters accept it and its reservation succeeds.
@@ -158,6 +208,7 @@ class Scheduler:
         it is used instead of a new reservation.
         """
         outcome = Outcome(pod)
+        self.prepare(pod)
         request = outcome.request = self.state.compile(pod)
         evaluation, total = self.evaluator.evaluate(request)
         if not pod.ready or total[row] == INFEASIBLE:
@@ -234,8 +285,7 @@ class Scheduler:
             self._restore(outcome)
             return
         request = outcome.request or self.state.compile(outcome.pod)
-        for plugin in self.policy.reserves:
-            plugin.instance.unreserve(request, outcome.row, self.state)
+        self._unreserve(request, outcome.row)
         self.state.forget(outcome.pod.key)
         self._restore(outcome)
         self.waiting_pods.remove(outcome.pod.key)

@@ -52,6 +52,7 @@ COMPANIONS = {
     "handled_pods": ("state",),
     "emulated_on": ("request", "state"),
     "card_demand": ("demand", "state"),
+    "prepare": ("request", "scheduler"),
     "missed": ("request", "room", "diagnose"),
     "withdrawn": ("request", "room"),
 }

@@ -14,9 +14,11 @@ registered queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.workload import PodSpec, Shape
+from hetsched.engine.cluster.columns import Bools
 
 from .diagnosis import Diagnosis
 from .status import Refusal
@@ -43,6 +45,14 @@ def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
         else:
             ordered += gangs.pop(key, ())
     return ordered
+
+
+class GangDomain(NamedTuple):
+    """Topology domain that was selected for a gang: node label, name of the domain, and the (N,) mask of its nodes."""
+
+    label: str
+    name: str
+    rows: Bools
 
 
 class GangMembers:
@@ -79,11 +89,16 @@ class GangMembers:
 
 
 class Gangs:
-    """Registry of PodGroups: the placed members of each gang, and its members in the registered queue."""
+    """Registry of PodGroups: the placed members of each gang, and its members in the registered queue.
+
+    `domains` holds the selected topology domain of each gang that the scheduler has prepared: None if its members may
+    run anywhere, a refusal if there is no domain. It is discarded with the queue.
+    """
 
     def __init__(self) -> None:
         self.placed: dict[str, set[str]] = {}
         self.groups: dict[str, GangMembers] = {}
+        self.domains: dict[str, GangDomain | Refusal | None] = {}
         self.backoff_until: dict[str, float] = {}  # gang -> end of its back-off on the caller's clock, seconds
 
     def charge(self, pod: PodSpec, sign: int) -> None:
@@ -101,7 +116,7 @@ class Gangs:
 
     def register_queue(self, pods: Iterable[PodSpec]) -> None:
         """Set the complete list of pods that the caller will attempt, and discard the results of the previous list."""
-        self.groups = {}
+        self.groups, self.domains = {}, {}
         for pod in pods:
             key = gang_key(pod)
             if key is None or pod.gates:

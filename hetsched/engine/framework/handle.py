@@ -6,13 +6,24 @@ of the Scheduling Framework.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 
 from .policy import Policy
 from .request import Request
 from .scoring import Evaluator
+
+
+class Trial(NamedTuple):
+    """Result of a trial: the numbers of placed and attempted pods, and the first pod without a feasible node."""
+
+    placed: int
+    attempts: int
+    failed: Request | None
 
 
 class Handle(Protocol):
@@ -24,3 +35,16 @@ class Handle(Protocol):
 
     def can_reserve(self, request: Request, row: int) -> bool:
         """Return whether devices, CPUs and zones for the pod can be reserved now on a feasible row."""
+
+    def prepare(self, pod: PodSpec) -> None:
+        """Let plugins decide for all members of a gang before the nodes of its first member are evaluated."""
+
+    def trial(self, pods: Sequence[PodSpec], least: int) -> AbstractContextManager[Trial]:
+        """Place pods, without Permit and PostFilter, until fewer than `least` can be placed; undo this at the end."""
+
+
+class PreparesGangs(Protocol):
+    """Plugin that decides for all members of a gang before the nodes of its first member are evaluated."""
+
+    def prepare(self, request: Request, scheduler: Handle) -> None:
+        """Make the decision, if it was not made for another member of the registered queue."""

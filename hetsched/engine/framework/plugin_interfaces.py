@@ -1,7 +1,7 @@
 """The complete interface of a plugin: one protocol for each extension point and for each optional hook.
 
-A policy checks the optional hooks of its plugins once, when it is compiled. `PostFilter` is in `post_filter`, the
-declarations for the compiled loop are in `compiled_terms`.
+A policy checks the optional hooks of its plugins once, when it is compiled. `PostFilter` is in `post_filter`,
+`PreparesGangs` in `handle`, and the declarations for the compiled loop are in `compiled_terms`.
 Difference from the Kubernetes Scheduling Framework: plugins see windows of columns, not one node at a time.
 """
 

@@ -59,8 +59,8 @@ class ActivePlugin:
     """
 
     __slots__ = (
-        "_concerns", "emulated_on", "handled_pods", "handles", "info", "instance", "missed", "name", "relaxations",
-        "selective", "static", "static_key", "waits", "waits_to_evict", "weight", "withdrawn",
+        "_concerns", "emulated_on", "handled_pods", "handles", "info", "instance", "missed", "name", "prepare",
+        "relaxations", "selective", "static", "static_key", "waits", "waits_to_evict", "weight", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, info: PluginInfo, instance: Any, weight: float) -> None:
@@ -81,6 +81,7 @@ class ActivePlugin:
         self.waits_to_evict = instance.waits_to_evict if issubclass(kind, DescribesEviction) else None
         self.relaxations = instance.relaxations if issubclass(kind, RelaxesRequests) else None
         self.emulated_on = instance.emulated_on if issubclass(kind, FindsEmulation) else None
+        self.prepare: Callable[[Request, Any], None] | None = getattr(instance, "prepare", None)
         self.missed = instance.missed if issubclass(kind, OnMissed) else None
         self.withdrawn = instance.withdrawn if issubclass(kind, OnWithdrawn) else None
         self.selective = self.handles is not None or self.handled_pods is not None
@@ -117,6 +118,7 @@ class Policy:
         self.scores = tuple(plugin for plugin in self._serving("score") if plugin.weight > 0)
         self.reserves = self._serving("reserve")
         self.permits = self._serving("permit")
+        self.preparing = tuple(plugin for plugin in self.plugins if plugin.prepare is not None)
         self.pre_binds = self._serving("pre-bind")
         self.binds = self._serving("bind")
         self.post_binds = self._serving("post-bind")

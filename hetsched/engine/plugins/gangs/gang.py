@@ -1,10 +1,14 @@
 """Place all members of a gang, or none (coscheduling).
 
 Rule, for a pod of a gang of which `min` members must run together:
-    PreFilter   rejects the pod in four cases: during the backoff of the gang; after the gang failed in this queue;
-                if fewer than `min` members exist (reserved or pending); if the gang cannot fit as a whole. It
-                cannot fit if all nodes together have too little free capacity for the missing members, or less
-                than the minResources of the PodGroup. minResources above the total capacity never fit
+    PreFilter   rejects the pod in five cases: during the backoff of the gang; after the gang failed in this queue;
+                if fewer than `min` members exist (reserved or pending); if no domain of a required topology level
+                is sufficient; if the gang cannot fit as a whole. It cannot fit if all nodes together have too
+                little free capacity for the missing members, or less than the minResources of the PodGroup.
+                minResources above the total capacity never fit
+    Filter      rejects nodes outside the topology domain that was selected for the gang. The selection for all members
+                is made before the first member is scheduled (`engine.gangs.domain_choice`). Members that are placed
+                already determine the domain of a required level
     Permit      `placed` counts the placed members and this one. placed >= min: allowed, with all waiting members;
                 otherwise the member waits for scheduleTimeoutSeconds of the PodGroup, or `timeout_seconds`
     PostFilter  placed >= min: no effect. If the queue was registered, the number of members that the scheduler has
@@ -14,7 +18,7 @@ Rule, for a pod of a gang of which `min` members must run together:
                 otherwise all waiting members are rejected
     Unreserve   rejects all waiting members when the reservation of a member is removed, by a time-out or otherwise
 A rejected gang backs off for `backoff_seconds`. A gang whose members have different priorities, or state different
-sizes of the gang, is misconfigured.
+sizes or topology levels of the gang, is misconfigured.
 No deadlock: a member waits only for registered members that the scheduler has not attempted yet. It attempts each of
 them once, so every wait ends with the queue; members that are not registered wait until their time-out. The scheduler
 removes the reservation of a rejected member in the same cycle, so two gangs never block each other's resources.
@@ -26,7 +30,7 @@ remaining members and of the gang as a whole are specific to hetsched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -37,17 +41,21 @@ from hetsched.contracts.objects import wishes
 from hetsched.contracts.objects.workload import GangMember, PodSpec
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
+from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.extension_points import Scope
-from hetsched.engine.framework.gangs import GangMembers, gang_key
+from hetsched.engine.framework.gangs import GangDomain, GangMembers, gang_key
+from hetsched.engine.framework.handle import Handle
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request
+from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import ALLOW, SKIP, Allow, Refusal, Skip, Wait
 from hetsched.engine.framework.waiting_pods import WaitingPods
 from hetsched.engine.gangs.capacity import missing_resources, slots_for
+from hetsched.engine.gangs.domain_choice import DomainSearch, domain_of_placed
 
 _NAME = "gang"
+_DOMAIN = StateKey[GangDomain]("gang-domain")
 _TOP_REASONS = 3
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -94,6 +102,22 @@ class Gang:
         if gang is None:
             return SKIP
         key = f"{request.pod.namespace}/{gang.name}"
+        refusal = self._gang_refusal(key, request, gang, state)
+        if refusal is not None:
+            return refusal
+        domain = gangs.domains.get(key)
+        if isinstance(domain, Refusal):
+            return domain
+        if domain is None and gang.topology is not None:
+            domain = domain_of_placed(state, key, gang.topology)
+        if domain is None:
+            return SKIP
+        request.memo[_DOMAIN] = domain
+        return None
+
+    def _gang_refusal(self, key: str, request: Request, gang: GangMember, state: ClusterState) -> Refusal | None:
+        """Return why no member of the pod's gang can be placed, apart from topology domains."""
+        gangs = state.gangs
         if gang.min_available < 1:
             message = Message(
                 "gang {key}: there is no PodGroup of this name, and no label states the minimum number of members",
@@ -118,14 +142,46 @@ class Gang:
             group.refusal = _unresolvable(key, gang, group, state)
         return group.refusal
 
+    def filter(self, request: Request, nodes: Window) -> Bools:
+        inside: Bools = nodes.pick(request.memo[_DOMAIN].rows)
+        return inside
+
+    def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
+        domain = request.memo[_DOMAIN]
+        message = Message(
+            "the node is not in {domain}, the domain of {label} that was selected for the gang",
+            domain=domain.name,
+            label=domain.label,
+        )
+        yield Refusal("GangDomain", message, (domain.label,)), nodes.pick(~domain.rows)
+
+    def prepare(self, request: Request, scheduler: Handle) -> None:
+        """Select the topology domain of the pod's gang."""
+        pod, state = request.pod, scheduler.state
+        gang, gangs = pod.gang, state.gangs
+        if gang is None or gang.topology is None:
+            return
+        key, group = f"{pod.namespace}/{gang.name}", gangs.group_of(pod)
+        if group is None and key in gangs.groups:
+            return  # the pod is not in the queue, but other members are: their domain applies
+        if group is not None and key in gangs.domains:
+            return
+        gangs.domains.pop(key, None)
+        if self._gang_refusal(key, request, gang, state) is not None:
+            return
+        choice = DomainSearch(scheduler, key, pod, () if group is None else list(group.members.values())).choose()
+        if isinstance(choice, Refusal) and group is not None:
+            group.refusal, choice = choice, None
+        gangs.domains[key] = choice
+
     def waits(self, request: Request) -> Message:
         gang = request.pod.gang
-        least = gang.min_available if gang is not None else 0
-        return (
-            Message("capacity for {n} members of the gang at the same time", n=least)
-            if least
-            else Message("the PodGroup of the pod")
-        )
+        if gang is None or not gang.min_available:
+            return Message("the PodGroup of the pod")
+        if gang.topology is not None and gang.topology.required:
+            template = "capacity for {n} members of the gang in one domain of {label} at the same time"
+            return Message(template, n=gang.min_available, label=gang.topology.required[0])
+        return Message("capacity for {n} members of the gang at the same time", n=gang.min_available)
 
     def permit(self, request: Request, row: int, room: WaitingPods) -> Allow | Wait | Refusal:
         gang, gangs = request.pod.gang, room.state.gangs
@@ -192,6 +248,7 @@ class Gang:
 
 _PRIORITIES = "gang {key}: its members have different priorities: {names}"
 _SIZES = "gang {key}: its members state different gang sizes: {names}"
+_TOPOLOGIES = "gang {key}: its members state different topology levels: {names}"
 _NEVER_ROOM = (
     "gang {key} needs capacity for {n} members at the same time, but even the empty cluster has capacity for only {m}"
 )
@@ -238,6 +295,7 @@ def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: Cluster
     for template, field, values in (
         (_PRIORITIES, "spec.priority", {pod.priority for pod in members}),
         (_SIZES, gang.min_field, {pod.gang.min_available for pod in members if pod.gang is not None}),
+        (_TOPOLOGIES, wishes.REQUIRED_TOPOLOGY[1], {_levels(pod.gang) for pod in members if pod.gang is not None}),
     ):
         if len(values) > 1:
             message = Message(template, key=key, names=joined(", ", map(str, sorted(values))))
@@ -262,6 +320,14 @@ def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: Cluster
         message = Message(_NEVER_ROOM_FOR_MORE if placed else _NEVER_ROOM, key=key, n=lacking, m=most)
         return _refusal("GangTooBig", message, Verdict.NEVER_FITS)
     return _refusal("GangTooBig", Message(_ROOM_FOR_MORE if placed else _ROOM, key=key, n=lacking, m=room))
+
+
+def _levels(gang: GangMember) -> str:
+    """Format the topology levels of a member: `required rack`, `preferred host,rack` or `none`."""
+    if gang.topology is None:
+        return "none"
+    parts = ("preferred", gang.topology.preferred), ("required", gang.topology.required)
+    return " ".join(f"{name} {','.join(levels)}" for name, levels in parts if levels)
 
 
 def _incomplete(key: str, gang: GangMember, group: GangMembers, *, state: ClusterState) -> Refusal:
