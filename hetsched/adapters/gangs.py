@@ -9,12 +9,13 @@ from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import GangMember, MinField, PodGroup
 
+from .gang_topology import required_topology
 from .objects import keys
 from .objects.demands import Problems, Texts, number
 from .objects.fields import FieldView
 
 MAX_GROUP_NAME = 63
-_UNSUPPORTED_OF_GROUP = ("schedulingConstraints", "resourceClaims", "parentCompositePodGroupName")
+_UNSUPPORTED_OF_GROUP = ("resourceClaims", "parentCompositePodGroupName")
 
 
 def pod_group(spec: FieldView) -> PodGroup:
@@ -29,11 +30,15 @@ def pod_group(spec: FieldView) -> PodGroup:
 def native_pod_group(spec: FieldView, policy: str = "schedulingPolicy") -> PodGroup:
     """Read a PodGroup of Kubernetes' own API; a group without a gang policy may start with any number of members."""
     gang = spec.view(policy).view("gang")
+    topology, is_supported = required_topology(spec)
     unsupported = [field for field in _UNSUPPORTED_OF_GROUP if spec.value.get(field)]
+    if not is_supported:
+        unsupported.insert(0, "schedulingConstraints")
     return PodGroup(
         min_member=gang.integer("minCount", 1, least=1, most=2**31 - 1),
         native=True,
         unsupported=f"spec.{unsupported[0]}" if unsupported else "",
+        required_topology=topology,
     )
 
 

@@ -29,6 +29,7 @@ from hetsched.contracts.objects.workload import (
     ContainerDemand,
     DeviceUse,
     GangMember,
+    GangTopology,
     GpuDemand,
     HostPort,
     ImageFacts,
@@ -104,7 +105,11 @@ class PodAnonymizer:
             timeout_seconds=gang.timeout_seconds,
             min_resources=self._names.amounts(gang.min_resources),
             min_field=gang.min_field,
+            topology=None if gang.topology is None else self._gang_topology(gang.topology),
         )
+
+    def _gang_topology(self, topology: GangTopology) -> GangTopology:
+        return GangTopology(renamed(self._names.key, topology.preferred), renamed(self._names.key, topology.required))
 
     def _isa_demand(self, demand: IsaDemand) -> IsaDemand:
         """Copy an ISA demand without instruction sets that hetsched cannot parse, and rename its images."""

@@ -50,3 +50,4 @@ DRIVER, POOL, DEVICE, DEVICE_CLASS = Realm("driver-"), Realm("pool-"), Realm("de
 REQUEST, DEVICE_CLAIM, SELECTOR = Realm("request-"), Realm("device-claim-"), Realm("selector")
 ATTRIBUTE, ATTRIBUTE_TEXT, ATTRIBUTE_NUMBER = Realm("attribute"), Realm("text-"), Realm("1")
 PRIORITY, RUNTIME, QUOTA, BUDGET = Realm("priority-"), Realm("runtime-"), Realm("quota-"), Realm("budget-")
+TOPOLOGY = Realm("topology-")

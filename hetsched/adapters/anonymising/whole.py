@@ -34,7 +34,7 @@ from .names import WITHHELD, NameAnonymizer, one_of, renamed
 from .nodes import NodeAnonymizer
 from .pods import PodAnonymizer
 from .pseudonyms import Pseudonyms
-from .realms import BUDGET, CLAIM, CLASS, GANG, HANDLE, PRIORITY, QUOTA, RUNTIME, VOLUME
+from .realms import BUDGET, CLAIM, CLASS, GANG, HANDLE, PRIORITY, QUOTA, RUNTIME, TOPOLOGY, VOLUME
 
 
 class VolumeAnonymizer:
@@ -134,6 +134,10 @@ class _Renaming:
                 for name, found in content.runtime_classes.items()
             },
             pod_groups={self._names.key_of(GANG, key): self._group(found) for key, found in content.pod_groups.items()},
+            topologies={
+                self._names.of(TOPOLOGY, name): renamed(self._names.key, levels)
+                for name, levels in content.topologies.items()
+            },
             storage=VolumeAnonymizer(self._names).storage(content.storage),
             devices=DeviceNames(self._names).devices(content.devices),
             quotas=renamed(self._quota, content.quotas),
@@ -158,6 +162,7 @@ class _Renaming:
             min_resources=self._names.amounts(group.min_resources),
             native=group.native,
             unsupported=one_of(group.unsupported, ("", *_UNSUPPORTED_OF_GROUPS), other=_UNSUPPORTED_OF_GROUPS[0]) or "",
+            required_topology=self._names.key(group.required_topology) if group.required_topology else "",
         )
 
     def _quota(self, quota: ElasticQuota) -> ElasticQuota:

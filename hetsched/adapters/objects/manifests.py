@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from hetsched.adapters import metrics
+from hetsched.adapters.gang_topology import topology_levels
 from hetsched.adapters.gangs import group_name, native_pod_group, pod_group
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
@@ -177,6 +178,7 @@ class _Reading:
             priority_classes=self._each("PriorityClass", _priority_class),
             runtime_classes=self._each("RuntimeClass", _runtime_class),
             pod_groups=groups,
+            topologies=self._each("Topology", topology_levels),
             storage=self._storage(),
             devices=self._devices(known),
             quotas=self._quotas(),
@@ -363,7 +365,7 @@ _READ = {
     ("Node", ""), ("Pod", ""), ("Namespace", ""),
     ("PriorityClass", "scheduling.k8s.io"), ("RuntimeClass", "node.k8s.io"),
     ("PodGroup", "scheduling.x-k8s.io"), ("PodGroup", "scheduling.sigs.k8s.io"),
-    ("PodGroup", "scheduling.k8s.io"), ("Workload", "scheduling.k8s.io"),
+    ("PodGroup", "scheduling.k8s.io"), ("Workload", "scheduling.k8s.io"), ("Topology", "kueue.x-k8s.io"),
     ("PersistentVolume", ""), ("PersistentVolumeClaim", ""), ("StorageClass", "storage.k8s.io"),
     ("CSINode", "storage.k8s.io"),
     ("ResourceSlice", "resource.k8s.io"), ("DeviceClass", "resource.k8s.io"), ("ResourceClaim", "resource.k8s.io"),

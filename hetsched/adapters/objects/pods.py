@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from hetsched.adapters import gangs
+from hetsched.adapters.gang_topology import gang_topology, report_without_gang
 from hetsched.adapters.oci.facts import stated_facts, with_demand
 from hetsched.adapters.pod_groups import demand_key
 from hetsched.contracts.errors import Problem
@@ -30,6 +31,7 @@ from hetsched.contracts.objects.workload import (
 )
 
 from . import demands, keys, selectors
+from .demands import Texts
 from .export.annotations import with_containers, with_problems, with_scoring
 from .fields import FieldView, metadata
 from .pod_fields import (
@@ -61,20 +63,22 @@ _SYSTEM_PRIORITIES = {
 
 
 class ReferencedObjects(NamedTuple):
-    """Objects that pods refer to by name: classes and pod groups from this file and from the cluster."""
+    """Objects that pods refer to: classes, pod groups and topologies from this file and from the cluster."""
 
     priority_classes: dict[str, PriorityClass]
     runtime_classes: dict[str, RuntimeClass]
     pod_groups: dict[str, PodGroup]
+    topologies: dict[str, tuple[str, ...]]
 
     @staticmethod
     def of(*contents: ClusterContent) -> ReferencedObjects:
         """Collect the referenced objects of several cluster contents; later contents take precedence."""
-        names = ReferencedObjects(dict(_SYSTEM_PRIORITIES), {}, {})
+        names = ReferencedObjects(dict(_SYSTEM_PRIORITIES), {}, {}, {})
         for content in contents:
             names.priority_classes.update(content.priority_classes)
             names.runtime_classes.update(content.runtime_classes)
             names.pod_groups.update(content.pod_groups)
+            names.topologies.update(content.topologies)
         return names
 
     @property
@@ -218,7 +222,7 @@ class PodReader:
             scheduler_name=scheduler_name,
             policy=policy,
             policy_rule=policy_rule,
-            gang=self._gang(spec, labels, namespace, problems),
+            gang=self._gang(spec, labels, annotations, namespace, problems),
             gates=tuple(gate.text("name") for gate in spec.views("schedulingGates")) if not node_name else (),
             node_name=node_name,
             allocation=running_allocation(annotations, dict(amounts.requests), problems) if node_name else None,
@@ -262,18 +266,28 @@ class PodReader:
         return RuntimeClass()
 
     def _gang(
-        self, spec: FieldView, labels: dict[str, str], namespace: str, problems: list[Problem]
-    ) -> GangMember | None:  # fmt: skip
+        self, spec: FieldView, labels: Texts, annotations: Texts, namespace: str, problems: list[Problem]
+    ) -> GangMember | None:
         """Read the pod's gang from the Kubernetes fields or, if these name no group, from the labels."""
         name, field = gangs.native_group(spec)
-        if not name:
-            return gangs.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)
-        group = self._pod_group(namespace, name)
-        if group is not None and group.unsupported:
-            field = f"PodGroup {name}: {group.unsupported}"
-        if field:
-            problems.append(not_supported(field))
-        return GangMember(name) if group is None else GangMember(name, group.min_member, min_field=group.min_field)
+        if name:
+            group = self._pod_group(namespace, name)
+            if group is not None and group.unsupported:
+                field = f"PodGroup {name}: {group.unsupported}"
+            if field:
+                problems.append(not_supported(field))
+            member = (
+                GangMember(name) if group is None else GangMember(name, group.min_member, min_field=group.min_field)
+            )
+        else:
+            labelled = gangs.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)
+            if labelled is None:
+                report_without_gang(annotations, problems)
+                return None
+            group, member = self._pod_group(namespace, labelled.name), labelled
+        key = group.required_topology if group is not None else ""
+        topology = gang_topology(annotations, key, self.names.topologies, problems)
+        return member if topology is None else msgspec.structs.replace(member, topology=topology)
 
     def _pod_group(self, namespace: str, group: str) -> PodGroup | None:
         return self.names.pod_groups.get(f"{namespace}/{group}")

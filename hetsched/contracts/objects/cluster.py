@@ -63,9 +63,10 @@ class ClusterContent(msgspec.Struct, frozen=True):
     """Content of a cluster file or workload file, converted and checked.
 
     `namespaces` maps each namespace to its labels, `namespace_policies` each namespace to the default policy of its
-    pods, and `pod_groups` the key `namespace/name` of each gang to its declaration. `left_out` names the objects of a
-    workload file whose pods another controller creates, for example `DaemonSet kube-system/proxy`. `warnings` lists
-    probable misspellings in a workload file.
+    pods, and `pod_groups` the key `namespace/name` of each gang to its declaration. `topologies` maps each Topology of
+    Kueue to the node labels of its levels, the widest level first. `left_out` names the objects of a workload file
+    whose pods another controller creates, for example `DaemonSet kube-system/proxy`. `warnings` lists probable
+    misspellings in a workload file.
     """
 
     nodes: tuple[NodeReport, ...] = ()
@@ -77,6 +78,7 @@ class ClusterContent(msgspec.Struct, frozen=True):
     priority_classes: dict[str, PriorityClass] = {}
     runtime_classes: dict[str, RuntimeClass] = {}
     pod_groups: dict[str, PodGroup] = {}
+    topologies: dict[str, tuple[str, ...]] = {}
     storage: Storage = Storage()
     devices: Devices = Devices()
     quotas: tuple[ElasticQuota, ...] = ()

@@ -5,8 +5,9 @@ import pytest
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.objects.manifests import read_content
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT
-from hetsched.contracts.objects.workload import GangMember
+from hetsched.contracts.objects.workload import GangMember, GangTopology
 from tests.unit.adapters.reading import content, pod_text, problems
 
 GROUP = """\
@@ -49,7 +50,9 @@ spec: {podGroups: [{name: workers, policy: {gang: {minCount: 3}}}]}
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("schedulingConstraints", "{topology: [{key: rack}]}"),
+        ("schedulingConstraints", "{topology: [{key: rack}, {key: block}]}"),
+        ("schedulingConstraints", "{topology: [{key: rack, mode: Preferred}]}"),
+        ("schedulingConstraints", "{colour: blue}"),
         ("resourceClaims", "[{name: link}]"),
         ("parentCompositePodGroupName", "job"),
     ],
@@ -58,6 +61,23 @@ def test_unsupported_parts_of_a_group_are_reported(version: str, field: str, val
     group = f"{GROUP.replace('v1alpha2', version)}  {field}: {value}\n"
     found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
     assert problems(found.pending[0]) == [("FeatureNotSupported", f"PodGroup ring: spec.{field}")]
+
+
+@pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
+def test_topology_constraint_of_a_group_is_required(version: str) -> None:
+    group = f"{GROUP.replace('v1alpha2', version)}  schedulingConstraints: {{topology: [{{key: example.com/rack}}]}}\n"
+    found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}").pending[0]
+    assert found.problems == ()
+    assert found.gang is not None
+    assert found.gang.topology == GangTopology((), ("example.com/rack",))
+
+
+def test_invalid_topology_key_of_a_group_is_rejected() -> None:
+    with pytest.raises(InputError) as error:
+        content(f"{GROUP}  schedulingConstraints: {{topology: [{{key: 'no key'}}]}}\n")
+    assert (error.value.code, error.value.place.split()[-1]) == (
+        "LabelInvalid", "spec.schedulingConstraints.topology[0].key",
+    )  # fmt: skip
 
 
 def test_long_group_names_are_distinct() -> None:
@@ -70,6 +90,7 @@ def test_long_group_names_are_distinct() -> None:
 
 def test_export_round_trip() -> None:
     limited = GROUP.replace("ring", "limited") + "  schedulingConstraints: {topology: [{key: rack}]}\n"
-    pods = [pod_text(f"schedulingGroup: {{podGroupName: {name}}}", name=name) for name in ("ring", "limited")]
-    found = content("---\n".join([GROUP, limited, *pods]))
+    odd = GROUP.replace("ring", "odd") + "  schedulingConstraints: {colour: blue}\n"
+    pods = [pod_text(f"schedulingGroup: {{podGroupName: {name}}}", name=name) for name in ("ring", "limited", "odd")]
+    found = content("---\n".join([GROUP, limited, odd, *pods]))
     assert read_content(load_documents(write_cluster(found), name="again.json"), workload=True) == found

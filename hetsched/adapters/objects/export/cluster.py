@@ -89,6 +89,9 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
         if group.min_resources:
             stated["minResources"] = amounts(dict(group.min_resources))
         yield _object("scheduling.x-k8s.io/v1alpha1", "PodGroup", meta, {"spec": stated})
+    for name, levels in sorted(content.topologies.items()):
+        spec = {"levels": [{"nodeLabel": level} for level in levels]}
+        yield _object("kueue.x-k8s.io/v1beta1", "Topology", {"name": name}, {"spec": spec})
     yield from storage_objects(content.storage)
     yield from device_objects(content.devices)
     for quota in content.quotas:
@@ -113,6 +116,8 @@ def cluster_objects(content: ClusterContent) -> Iterator[Plain]:
 
 def _native_group(group: PodGroup) -> Plain:
     spec: Plain = {"schedulingPolicy": {"gang": {"minCount": group.min_member}}}
+    if group.required_topology:
+        spec["schedulingConstraints"] = {"topology": [{"key": group.required_topology}]}
     if group.unsupported:
         # The content records only that the field is set, not its value, so a placeholder is exported.
         spec[group.unsupported.removeprefix("spec.")] = {"export": True}

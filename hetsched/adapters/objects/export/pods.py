@@ -14,6 +14,7 @@ from typing import Any
 from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.objects.workload import (
     GRACE_SECONDS,
+    GangTopology,
     PodSpec,
     PodTerm,
     Shape,
@@ -163,6 +164,8 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
         if shape.numa.aware is not None:
             found[keys.AWARENESS[0]] = str(shape.numa.aware).lower()
         found[keys.CPU_POLICY[0]] = shape.numa.cpu_policy
+    if pod.gang is not None and pod.gang.topology is not None:
+        found |= _topology_annotations(pod.gang.topology)
     if shape.load_profile:
         found[keys.LOAD_PROFILE] = shape.load_profile
     if shape.expected_watts is not None:
@@ -187,6 +190,12 @@ def _annotations(pod: PodSpec) -> dict[str, str]:
             if "/" in problem.field:
                 found.setdefault(problem.field, "")
     return found
+
+
+def _topology_annotations(topology: GangTopology) -> dict[str, str]:
+    """Return the annotations that state all levels, also those of a PodGroup or of a Kueue Topology."""
+    parts = (keys.PREFERRED_TOPOLOGY[1], topology.preferred), (keys.REQUIRED_TOPOLOGY[1], topology.required)
+    return {key: ",".join(levels) for key, levels in parts if levels}
 
 
 def _gpu_annotations(shape: Shape) -> dict[str, str]:
