@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
+from hetsched.contracts.objects.workload import GangMember, GangTopology
 from hetsched.inventory.models import Cluster
 from hetsched.placement.actions import cancel
 from hetsched.placement.models import Decision, Pod, Reservation
-from hetsched.placement.queries.decision_matrix import details_of
+from hetsched.placement.queries.decision_check import rerun
+from hetsched.placement.queries.decision_matrix import details_of, matrix_of
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_cycle
@@ -109,6 +111,45 @@ def test_rejected_gang_has_its_nearest_fit(cluster: Cluster) -> None:
     assert [(fit.change, fit.nodes) for fit in suggestions] == [
         ("min-available 3 -> 2", ("n1",)), ("cpu 4 -> 2.666", ("n1",)),
     ]  # fmt: skip
+
+
+def test_members_and_their_replacement_run_in_one_rack(db: None) -> None:
+    # Racks a and c have two nodes, b has one; nodes have 2 CPUs. Two members fit b, four need a or c.
+    cluster = a_cluster(*(a_node(f"n{n}").cpu(2).labelled(rack=rack) for n, rack in enumerate("abcac")))
+    activate_plugins("gang-sort", "resource-fit", "least-allocated", "gang")
+    topology = GangTopology((), ("rack",))
+
+    def ring(name: str, numbers: range) -> list[PodBuilder]:
+        gang = GangMember(name, 2, topology=topology)
+        return [a_pod(f"{name}-{number}").having(gang=gang) for number in numbers]
+
+    def racks(name: str) -> set[str]:
+        held = Reservation.objects.filter(active=True, pod__gang=name)
+        return {row.node.report.labels["rack"] for row in held.select_related("node")}
+
+    submitted(cluster, *ring("small", range(2)))
+    submitted(cluster, *ring("large", range(3)))
+    schedule.run(cluster.pk)
+    assert set(states().values()) == {"placed"}
+    assert (racks("small"), racks("large")) == ({"b"}, {"a"})
+    # b is full: a further member of the small gang waits, although a and c have free CPUs.
+    submitted(cluster, *ring("small", range(2, 3)))
+    submitted(cluster, *ring("large", range(3, 4)))
+    schedule.run(cluster.pk)
+    assert (states()["small-2"], states()["large-3"]) == ("not-now", "placed")
+    assert (racks("small"), racks("large")) == ({"b"}, {"a"})
+    reasons = Decision.objects.get(pod_name="small-2").reasons
+    assert {reason.code for reason in reasons} == {"InsufficientResource", "GangDomain"}
+    # Every decision is recomputed in the same domain.
+    for decision in Decision.objects.exclude(node_name=""):
+        assert rerun(decision).differences == ()
+        feasible = {outcome.name for outcome in matrix_of(decision) if outcome.feasible}
+        assert decision.node_name in feasible
+        assert feasible <= {"n1"} or feasible <= {"n0", "n3"}
+    members_left = Pod.objects.filter(gang="large", state="placed").exclude(name="large-0")
+    members_left.update(gang="other")
+    assert rerun(Decision.objects.get(pod_name="large-0")).differences == ()
+    assert check_invariants() == []
 
 
 def test_members_that_name_different_policies_are_misconfigured(cluster: Cluster) -> None:

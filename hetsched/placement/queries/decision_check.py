@@ -56,7 +56,9 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
     scheduler = scheduler_before(decision, spec)
     pod = decision.pod.spec
     if pod.gang is not None and decision.node_name:
-        pod = msgspec.structs.replace(pod, gang=None)  # without the gang: its other members were placed after this pod
+        # Without the minimum: the other members were placed after this pod. The gang is only needed for its domain.
+        alone = None if pod.gang.topology is None else msgspec.structs.replace(pod.gang, min_available=1)
+        pod = msgspec.structs.replace(pod, gang=alone)
     elif pod.gang is not None:
         register_gang(scheduler.state, decision)
     row = scheduler.state.row_of.get(decision.node_name, -1) if decision.used_reservation else -1

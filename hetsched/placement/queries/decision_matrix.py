@@ -25,6 +25,7 @@ from hetsched.engine.explain.tipping_points import tipping
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.gangs.domain_choice import select_domain_of
 from hetsched.engine.simulation.what_if import expected_use
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod
@@ -73,7 +74,12 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
             state.assume(state.compile(other.pod.spec), row, other.allocation)
     state.forget(decision.pod.spec.key)
     _remove_victims(state, decision)
-    return Scheduler(state, compiled)
+    scheduler = Scheduler(state, compiled)
+    pod, row = decision.pod.spec, state.row_of.get(decision.node_name, -1)
+    if pod.gang is not None and pod.gang.topology is not None and row >= 0:
+        register_gang(state, decision)
+        select_domain_of(scheduler, pod, row)
+    return scheduler
 
 
 def _remove_victims(state: ClusterState, decision: Decision) -> None:
