@@ -122,15 +122,32 @@ def test_members_may_precede_their_group(api: Api, cluster: Cluster, followed: I
     assert set(states().values()) == {"placed"}
 
 
-def test_unsupported_group_is_rejected_with_its_field(api: Api, cluster: Cluster, followed: Informer) -> None:
-    make_group(api, "near", 1, schedulingConstraints={"topology": [{"key": "rack"}]})
-    eventually(followed, lambda: grouped("near", 1))
-    make_member(api, "near", 0)
-    eventually(followed, lambda: states() == {"near-0": "pending"})
+def test_members_run_in_one_topology_domain(api: Api, cluster: Cluster, followed: Informer) -> None:
+    # n1 has no rack. Nodes have 8 CPUs: two members of 3 CPUs fit one node, four fit the two nodes of rack b.
+    for number, rack in enumerate("abb", start=2):
+        make_node(api, f"n{number}", rack=rack)
+    eventually(followed, lambda: Node.objects.count() == 4)
+    make_group(api, "near", 4, schedulingConstraints={"topology": [{"key": "rack"}]})
+    eventually(followed, lambda: grouped("near", 4))
+    for number in range(4):
+        make_member(api, "near", number, cpu="3")
+    eventually(followed, lambda: len(states()) == 4)
     decide(followed, cluster)
-    (reason,) = Decision.objects.get().reasons
-    assert (states(), reason.code) == ({"near-0": "misconfigured"}, "FeatureNotSupported")
-    assert "PodGroup near: spec.schedulingConstraints" in reason.message
+    binding_cycle.run(cluster.pk)
+    nodes = [pod_of(api, f"near-{number}")["spec"].get("nodeName") for number in range(4)]
+    assert sorted(nodes) == ["n3", "n3", "n4", "n4"], Decision.objects.first()
+    make_group(api, "apart", 3, schedulingConstraints={"topology": [{"key": "rack"}]})
+    eventually(followed, lambda: grouped("apart", 3))
+    for number in range(3):
+        make_member(api, "apart", number, cpu="3")
+    eventually(followed, lambda: len(states()) == 7)
+    decide(followed, cluster)
+    # n1 and n2 have capacity for four members, but not in one rack.
+    assert {state for name, state in states().items() if name.startswith("apart")} == {"not-now"}
+    (reason, *_) = Decision.objects.get(pod_name="apart-0").reasons
+    assert reason.code == "GangNoDomain"
+    assert "the nearest domain a has capacity for 2" in reason.message
+    assert check_invariants() == []
 
 
 def test_group_of_one_starts_alone(api: Api, cluster: Cluster, followed: Informer) -> None:
