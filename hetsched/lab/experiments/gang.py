@@ -4,7 +4,7 @@ If pods are placed one by one, two jobs that need 4 slots each can get 3 of 6 sl
 that is too big for the cluster keeps slots that others could use. The published cases run with the interleaved pods of
 two jobs, under kube-scheduler's default policy and under the same policy with `gang-sort` and `gang`. Then two large
 queues run: one contains gangs that can never be complete, and one requests nearly twice the existing slots. A gang is
-*partial* if some of its members are assumed, but fewer than it needs.
+*partial* if some of its members are assumed, but fewer than it needs. `gang_racks` adds gangs in topology domains.
 Source: Kubernetes Scheduling Framework publication (two jobs); scheduler-plugins coscheduling, README (room for 3). The
 large queues are our own and have the size of kube-scheduler's gang benchmark. Speeds depend on the machine.
 """
@@ -31,6 +31,7 @@ from hetsched.lab.bench.measure import Progress
 from hetsched.lab.plots import PlotLine, line_chart
 from hetsched.lab.policies import POLICIES
 
+from . import gang_racks
 from .outcome import ExpectedResult, Experiment, ResultRow
 
 MEMBERS = 4
@@ -109,7 +110,7 @@ def run(progress: Progress) -> Experiment:
     rows: list[ResultRow] = []
     expectations: list[ExpectedResult] = []
     lines: list[PlotLine] = []
-    total = len(_CASES) + len(_LARGE)
+    total = len(_CASES) + len(_LARGE) + 1
     for done, case in enumerate(_CASES, 1):
         for spec in (_RIVAL, GANG):
             found, partial = slots_held(spec, case.slots, case.jobs)
@@ -131,6 +132,10 @@ def run(progress: Progress) -> Experiment:
             best = "some partial gangs" if spec is _RIVAL else f"{large.whole} complete, none partial"
             expectations.append(ExpectedResult(f"{spec.name}, {large.title}: {expected} (expected: {best})", held))
         progress(done, total)
+    rack_rows, rack_expectations = gang_racks.rows_and_expectations()
+    rows += rack_rows
+    expectations += rack_expectations
+    progress(total, total)
     chart = line_chart(
         f"Slots held by incomplete gangs: {_LARGE[-1].title}",
         lines,
@@ -145,7 +150,8 @@ def run(progress: Progress) -> Experiment:
         rows=tuple(rows),
         expectations=tuple(expectations),
         notes=(
-            "The large queues are not from the publication; the speeds were measured on this machine in one process.",
+            "The large queues and the racks are not from the publication; the speeds and times were measured on this "
+            "machine in one process.",
             "default-kube-gang is default-kube with gang-sort instead of priority-sort, and with the plugin gang.",
         ),
         charts=(chart,),

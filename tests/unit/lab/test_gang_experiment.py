@@ -6,6 +6,7 @@ import pytest
 
 from hetsched.lab.experiments import gang
 from hetsched.lab.experiments.gang import GANG, FleetTrial, LargeFleet, slots_held
+from hetsched.lab.experiments.gang_racks import RACKS
 from hetsched.lab.experiments.outcome import Experiment
 from hetsched.lab.policies import POLICIES
 
@@ -23,6 +24,15 @@ def test_published_results_are_next_to_ours(experiment: Experiment) -> None:
     published = [row for row in experiment.rows if row.published is not None]
     assert len(published) == 6
     assert all(row.value == row.published for row in published)
+
+
+def test_racks_are_compared_with_the_rule_of_least_free_gpus(experiment: Experiment) -> None:
+    rows = {(row.policy, row.metric): row.value or 0 for row in experiment.rows if row.case.endswith("seed 0")}
+    ours, rival = rows["binpack", "empty racks, mean"], rows["least free GPUs", "empty racks, mean"]
+    assert ours >= rival > 0
+    assert rival < RACKS - 5  # the stream uses a large part of the fleet
+    (decision,) = [row for row in experiment.rows if row.metric == "decision, processor time, s"]
+    assert decision.value
 
 
 def test_the_plot_shows_both_policies(experiment: Experiment) -> None:
