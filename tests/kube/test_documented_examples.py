@@ -24,7 +24,7 @@ from workers import report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
-PODS = ["gang-0", "gang-1", "gpu", "numa", "plain", "riscv", "wrong"]
+PODS = ["gang-0", "gang-1", "gpu", "numa", "plain", "ring-0", "ring-1", "riscv", "wrong"]
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -68,7 +68,7 @@ def follower(api: Api, cluster: Cluster, kubectl: Kubectl, monkeypatch: pytest.M
 def test_pods_get_nodes_and_invalid_ones_get_a_reason(
     api: Api, cluster: Cluster, follower: Informer, kubectl: Kubectl
 ) -> None:
-    apply(kubectl, "plain", "riscv", "gpu", "numa", "gang", "wrong-pod")
+    apply(kubectl, "plain", "riscv", "gpu", "numa", "gang", "gang-rack", "wrong-pod")
     eventually(follower, lambda: sorted(states()) == PODS)
     follower._write_sync()
     schedule.run(cluster.pk)
@@ -78,6 +78,8 @@ def test_pods_get_nodes_and_invalid_ones_get_a_reason(
     nodes = {name: pod["spec"].get("nodeName", "") for name, pod in found.items()}
     assert (nodes["riscv"], nodes["gpu"], nodes["numa"], nodes["wrong"]) == ("riscv-0", "gpu-0", "numa-0", "")
     assert all(node for name, node in nodes.items() if name != "wrong")
+    racks = {Node.objects.get(name=nodes[name]).report.labels["example.com/rack"] for name in ("ring-0", "ring-1")}
+    assert len(racks) == 1
 
     def held(name: str) -> dict[str, Any]:
         allocation: dict[str, Any] = json.loads(found[name]["metadata"]["annotations"]["hetsched.io/allocation"])

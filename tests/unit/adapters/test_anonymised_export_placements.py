@@ -76,7 +76,8 @@ def unread(content: ClusterContent) -> ClusterContent:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_examples(policy: str) -> None:
     found = decided(examples(), BUILTIN[policy])
-    assert len(found["placed"]) == 7
+    # Only `wrong` is not placed; `binpack` fills the RISC-V node before the RISC-V pod.
+    assert len(found["placed"]) == (8 if policy == "binpack" else 9)
     assert decided(again(examples()), BUILTIN[policy]) == found
 
 
