@@ -16,6 +16,7 @@ from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import as_message
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.objects.cards import vendor_of
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import (
     GpuCard,
     IsaReport,
@@ -27,21 +28,18 @@ from hetsched.contracts.objects.node_report import (
 )
 from hetsched.contracts.objects.workload import (
     ContainerDemand,
-    Expression,
     GangMember,
     GpuDemand,
     HostPort,
     ImageFacts,
     IsaDemand,
     LabelSelector,
-    NodeTerm,
     NumaDemand,
     PodSpec,
     PodTerm,
     PreferredNodeTerm,
     Shape,
     SpreadConstraint,
-    Toleration,
 )
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MEMORY, PODS, parse_amount
 

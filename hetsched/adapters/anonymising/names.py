@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from hetsched.adapters.objects.storage import ZONE_SEPARATOR
 from hetsched.contracts.objects.devices import DeviceId
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.storage import NO_PROVISIONER
-from hetsched.contracts.objects.workload import ClaimRequest, Expression, LabelSelector, NodeTerm, Toleration
+from hetsched.contracts.objects.workload import ClaimRequest, LabelSelector
 from hetsched.contracts.times import seconds
 
 from . import well_known

@@ -22,12 +22,8 @@ from hetsched.contracts.booleans import BOOLEANS
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import model_tokens
-from hetsched.contracts.objects.workload import (
-    GpuDemand,
-    IsaDemand,
-    NodeTerm,
-    NumaDemand,
-)
+from hetsched.contracts.objects.node_constraints import NodeTerm
+from hetsched.contracts.objects.workload import GpuDemand, IsaDemand, NumaDemand
 from hetsched.contracts.units import GPU_RESOURCES, parse_amount
 
 from ..plain_values import read_json

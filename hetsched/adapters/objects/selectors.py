@@ -11,16 +11,9 @@ from __future__ import annotations
 import re
 
 from hetsched.contracts.message import Message
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import Taint
-from hetsched.contracts.objects.workload import (
-    Expression,
-    LabelSelector,
-    NodeTerm,
-    PodTerm,
-    PreferredNodeTerm,
-    SpreadConstraint,
-    Toleration,
-)
+from hetsched.contracts.objects.workload import LabelSelector, PodTerm, PreferredNodeTerm, SpreadConstraint
 
 from .fields import FieldView, is_label_value, is_qualified_name
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hetsched.contracts.message import Message, joined
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.storage import BETA_ZONES, PersistentVolume, StorageClass, VolumeClaim
-from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse
 
 from .fields import FieldView, metadata
 from .selectors import label_selector, node_term

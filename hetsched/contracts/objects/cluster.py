@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from .devices import Devices
+from .node_constraints import Toleration
 from .node_report import NodeReport
 from .policy import PolicySpec
 from .storage import Storage
 from .warnings import ManifestWarning
-from .workload import LabelSelector, PodGroup, PodSpec, Toleration
+from .workload import LabelSelector, PodGroup, PodSpec
 
 
 class PriorityClass(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .workload import Expression, LabelSelector
+from .node_constraints import Expression
+from .workload import LabelSelector
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _INT64 = 2**63

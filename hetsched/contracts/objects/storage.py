@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .workload import ClaimRequest, Expression, NodeTerm
+from .node_constraints import Expression, NodeTerm
+from .workload import ClaimRequest
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 # Volume sources that Kubernetes migrates to a CSI driver internally.

@@ -19,6 +19,7 @@ from hetsched.contracts.documents import encode
 from ..errors import Problem
 from ..message import Message
 from .allocation import Allocation
+from .node_constraints import Expression, NodeTerm, Toleration
 from .wishes import GANG_MIN_AVAILABLE, GROUP_MIN_COUNT, GROUP_MIN_MEMBER
 
 # The label or field with the minimum number of gang members that run together.
@@ -35,30 +36,6 @@ def is_ours(scheduler_name: str) -> bool:
 
 
 GRACE_SECONDS = 30  # the default of terminationGracePeriodSeconds
-
-
-class Toleration(msgspec.Struct, frozen=True):
-    """Kubernetes toleration; an empty `key` with `Exists` tolerates all taints, and an empty `effect` all effects."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-
-class Expression(msgspec.Struct, frozen=True):
-    """Selector requirement with the operator In, NotIn, Exists, DoesNotExist, or for nodes Gt and Lt."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
-class NodeTerm(msgspec.Struct, frozen=True):
-    """Node selector term: all `expressions` (labels) and `fields` (metadata.name) must match; empty matches nothing."""
-
-    expressions: tuple[Expression, ...] = ()
-    fields: tuple[Expression, ...] = ()
 
 
 class PreferredNodeTerm(msgspec.Struct, frozen=True):

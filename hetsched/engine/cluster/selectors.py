@@ -14,7 +14,8 @@ from functools import lru_cache, partial
 import numpy as np
 
 from hetsched.contracts.objects.labels import integer
-from hetsched.contracts.objects.workload import Expression, NodeTerm, Shape
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
+from hetsched.contracts.objects.workload import Shape
 
 from .columns import Bools, Ints, Vocabulary
 from .state_view import StateView

@@ -27,6 +27,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.labels import selects
+from hetsched.contracts.objects.node_constraints import Expression
 from hetsched.contracts.objects.storage import (
     BETA_ZONES,
     MIGRATED_SOURCES,
@@ -35,7 +36,7 @@ from hetsched.contracts.objects.storage import (
     StorageClass,
     VolumeClaim,
 )
-from hetsched.contracts.objects.workload import ClaimUse, Expression, PodSpec
+from hetsched.contracts.objects.workload import ClaimUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
 from .columns import Bools

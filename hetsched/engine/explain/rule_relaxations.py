@@ -18,9 +18,10 @@ import numpy as np
 
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cards import model_tokens
+from hetsched.contracts.objects.node_constraints import NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import CONDITION_TAINTS, Taint
 from hetsched.contracts.objects.wishes import AWARENESS, CPU_POLICY, GPU_MODEL, KUBERNETES_ARCH
-from hetsched.contracts.objects.workload import HostPort, NodeTerm, NumaDemand, PodTerm, Shape, Toleration
+from hetsched.contracts.objects.workload import HostPort, NumaDemand, PodTerm, Shape
 from hetsched.engine.cluster.columns import Rows
 from hetsched.engine.cluster.selectors import expression_text, term_texts
 from hetsched.engine.cluster.state import ClusterState

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from hetsched.contracts.objects.node_constraints import Toleration
 from hetsched.contracts.objects.node_report import Taint
-from hetsched.contracts.objects.workload import Toleration
 from hetsched.engine.cluster.columns import Bools
 
 HARD_EFFECTS = ("NoSchedule", "NoExecute")

@@ -14,8 +14,9 @@ import random
 
 import msgspec
 
+from hetsched.contracts.objects.node_constraints import Toleration
 from hetsched.contracts.objects.node_report import GpuCard, IsaReport, NodeReport, Taint
-from hetsched.contracts.objects.workload import GpuDemand, IsaDemand, PodSpec, Shape, Toleration
+from hetsched.contracts.objects.workload import GpuDemand, IsaDemand, PodSpec, Shape
 from hetsched.contracts.units import MIB
 
 _GIB = 1024 * MIB

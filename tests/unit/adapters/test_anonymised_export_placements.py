@@ -17,6 +17,7 @@ from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.traces.simulated_fleet import demo_cluster, demo_workload
 from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_constraints import Expression
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.storage import (
@@ -26,7 +27,7 @@ from hetsched.contracts.objects.storage import (
     StorageClass,
     VolumeClaim,
 )
-from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, Expression, PodSpec, PodTerm
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, PodSpec, PodTerm
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN

@@ -3,7 +3,7 @@
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.workload import Toleration
+from hetsched.contracts.objects.node_constraints import Toleration
 from tests.unit.adapters.reading import content, pod, pod_text, problems
 
 CLASSES = """\

@@ -3,16 +3,8 @@
 import pytest
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.workload import (
-    Expression,
-    HostPort,
-    LabelSelector,
-    NodeTerm,
-    PodTerm,
-    PreferredNodeTerm,
-    SpreadConstraint,
-    Toleration,
-)
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
+from hetsched.contracts.objects.workload import HostPort, LabelSelector, PodTerm, PreferredNodeTerm, SpreadConstraint
 from tests.unit.adapters.reading import pod
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -7,8 +7,9 @@ from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
-from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, Expression, NodeTerm
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse
 from tests.unit.adapters.reading import content, pod, pod_text, problems
 
 CLUSTER = """\

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import (
     POWER_STATES,
     CardLink,
@@ -24,19 +25,16 @@ from hetsched.contracts.objects.node_report import (
 )
 from hetsched.contracts.objects.workload import (
     ContainerDemand,
-    Expression,
     GpuDemand,
     HostPort,
     IsaDemand,
     LabelSelector,
-    NodeTerm,
     NumaDemand,
     PodSpec,
     PodTerm,
     PreferredNodeTerm,
     Shape,
     SpreadConstraint,
-    Toleration,
 )
 from tests.unit.engine.fleet import HOSTNAME, ZONE
 

@@ -9,16 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.node_report import NodeReport, Taint
-from hetsched.contracts.objects.workload import (
-    Expression,
-    LabelSelector,
-    NodeTerm,
-    PodSpec,
-    PodTerm,
-    Shape,
-    SpreadConstraint,
-)
+from hetsched.contracts.objects.workload import LabelSelector, PodSpec, PodTerm, Shape, SpreadConstraint
 
 HOSTNAME = "kubernetes.io/hostname"
 WHOLE = 1000

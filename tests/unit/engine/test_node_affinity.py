@@ -1,6 +1,7 @@
 """The node-affinity plugin: nodeSelector, required and preferred terms, and a node requested by name."""
 
-from hetsched.contracts.objects.workload import Expression, NodeTerm, PreferredNodeTerm
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
+from hetsched.contracts.objects.workload import PreferredNodeTerm
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import ask, scheduler, score
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hetsched.contracts.objects.workload import Expression, LabelSelector, PodTerm
+from hetsched.contracts.objects.node_constraints import Expression
+from hetsched.contracts.objects.workload import LabelSelector, PodTerm
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import HOSTNAME, ZONE, ask, scheduler, score
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.contracts.objects.labels import fits, selects
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.node_report import NodeReport
-from hetsched.contracts.objects.workload import Expression, LabelSelector, NodeTerm, PreferredNodeTerm, Shape
+from hetsched.contracts.objects.workload import LabelSelector, PreferredNodeTerm, Shape
 from hetsched.engine.cluster import selectors, state
 from hetsched.engine.cluster.selectors import (
     MOST_NAMED,

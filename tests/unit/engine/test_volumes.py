@@ -8,6 +8,7 @@ import pytest
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.allocation import VolumeGrant
 from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.storage import (
     NO_PROVISIONER,
     PersistentVolume,
@@ -15,14 +16,7 @@ from hetsched.contracts.objects.storage import (
     StorageClass,
     VolumeClaim,
 )
-from hetsched.contracts.objects.workload import (
-    ClaimRequest,
-    ClaimUse,
-    Expression,
-    LabelSelector,
-    NodeTerm,
-    PodSpec,
-)
+from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, LabelSelector, PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN

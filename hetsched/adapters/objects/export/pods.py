@@ -12,15 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from hetsched.contracts.documents import encode, to_plain
-from hetsched.contracts.objects.workload import (
-    GRACE_SECONDS,
-    GangTopology,
-    PodSpec,
-    PodTerm,
-    Shape,
-    SpreadConstraint,
-    Toleration,
-)
+from hetsched.contracts.objects.node_constraints import Toleration
+from hetsched.contracts.objects.workload import GRACE_SECONDS, GangTopology, PodSpec, PodTerm, Shape, SpreadConstraint
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount, is_extended
 
 from .. import keys

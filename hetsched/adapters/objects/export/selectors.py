@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hetsched.contracts.objects.workload import Expression, LabelSelector, NodeTerm
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
+from hetsched.contracts.objects.workload import LabelSelector
 
 Plain = dict[str, Any]
 

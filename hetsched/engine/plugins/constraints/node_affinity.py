@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from hetsched.contracts.message import Message, joined
-from hetsched.contracts.objects.workload import Expression
+from hetsched.contracts.objects.node_constraints import Expression
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Floats, Window
 from hetsched.engine.cluster.selectors import (
