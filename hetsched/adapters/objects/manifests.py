@@ -40,7 +40,7 @@ from hetsched.contracts.objects.storage import Storage
 from hetsched.contracts.objects.workload import PodGroup, PodSpec
 
 from . import controllers, keys, node_gpus, node_topology, nodes, quotas_and_budgets, selectors, storage
-from .devices import DeviceReader
+from .devices.reader import DeviceReader
 from .documents import Document
 from .fields import FieldView, metadata
 from .manifest_warnings import explains, manifest_warnings, with_misspelling

@@ -5,12 +5,9 @@ allocation. A device is in use if it is allocated to a claim, by any scheduler, 
 one of these states:
     allocated   its pod must run on a node that can use its devices;
     promised    another placed pod has chosen the devices, but the cluster has not recorded them yet: other pods wait;
-    open        on each node, devices are searched request by request, in the order of names, with the first
-                alternative that leads to a solution; a constraint must hold for all its devices together;
+    open        devices are searched on each node (`device_search`);
     refused     in all other cases; `resolve_claim` returns the reason.
-If a selector cannot be evaluated for a device that passed the earlier selectors, the claim is refused. The search on a
-node stops after `MOST_STEPS` steps and reports that it was stopped.
-Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
+If a selector cannot be evaluated for a device that passed the earlier selectors, the claim is refused.
 Invariants: promises depend only on the placed pods; a cluster without claims has no overhead.
 """
 
@@ -24,21 +21,17 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import (
-    MOST_RESULTS,
-    Device,
     DeviceId,
-    DeviceRequest,
     DeviceWish,
     ResourceClaim,
-    SameAttribute,
 )
 from hetsched.contracts.objects.devices import Devices as Known
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
+from .device_search import DeviceSearch
 from .placed_pod import PlacedPod
 
-MOST_STEPS = 20_000
 MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 
 
@@ -197,95 +190,8 @@ class DeviceState:
         self, claims: Sequence[ResourceClaim], node: str, devices_in_use: set[DeviceId]
     ) -> list[DeviceGrant] | str:
         """Return devices for all open claims of a pod on a node, or the reason why there are none."""
-        return _DeviceSearch(self, [*self._by_node.get(node, ()), *self._on_any_node], devices_in_use).run(claims)
-
-
-class _DeviceSearch:
-    """Depth-first search for one pod on one node, over the requests of all its claims."""
-
-    def __init__(self, state: DeviceState, places: Sequence[int], taken: set[DeviceId]) -> None:
-        self._state = state
-        self._places = sorted(places, key=lambda place: state.known.devices[place].id)
-        self._taken = taken
-        self._chosen: list[tuple[ResourceClaim, str, str, Device]] = []  # claim, request, name in the result, device
-        self._used: set[DeviceId] = set()
-        self._steps = 0
-
-    def run(self, claims: Sequence[ResourceClaim]) -> list[DeviceGrant] | str:
-        requests = [(claim, request) for claim in claims for request in claim.requests]
-        if self._request(requests, 0):
-            return [DeviceGrant(claim.name, claim.uid, name, device.id) for claim, _, name, device in self._chosen]
-        return "search" if self._steps > MOST_STEPS else "few"
-
-    def _request(self, requests: list[tuple[ResourceClaim, DeviceRequest]], at: int) -> bool:
-        if at == len(requests):
-            return True
-        claim, request = requests[at]
-        for wish in request.wishes:
-            found = self._candidates(wish)
-            if found is None:
-                continue
-            count = len(found) if wish.all else wish.count
-            name = f"{request.name}/{wish.name}" if wish.name else request.name
-            if self._pick(found, 0, count, (claim, request.name, name), requests, at):
-                return True
-        return False
-
-    def _candidates(self, wish: DeviceWish) -> list[Device] | None:
-        """Return the free devices that match `wish`, or None if there are too few."""
-        means, devices = self._state.matching(wish)[0], self._state.known.devices
-        there = [devices[place] for place in self._places if place in means]
-        free = [d for d in there if not d.blocked and d.id not in self._taken and d.id not in self._used]
-        if wish.all:
-            whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._state.known.incomplete
-            return free if whole else None
-        return free if len(free) >= wish.count else None
-
-    def _pick(
-        self,
-        among: list[Device],
-        since: int,
-        remaining: int,
-        where: tuple[ResourceClaim, str, str],
-        requests: list[tuple[ResourceClaim, DeviceRequest]],
-        at: int,
-    ) -> bool:
-        """Choose `remaining` more devices from index `since` on, then continue with the next request.
-
-        Returns whether devices were found for this request and for all following requests.
-        """
-        if remaining == 0:
-            return self._request(requests, at + 1)
-        claim, request, name = where
-        for place in range(since, len(among) - remaining + 1):
-            self._steps += 1
-            if self._steps > MOST_STEPS:
-                return False
-            device = among[place]
-            if not self._meets_constraints(claim, request, device):
-                continue
-            self._chosen.append((claim, request, name, device))
-            self._used.add(device.id)
-            if self._pick(among, place + 1, remaining - 1, where, requests, at):
-                return True
-            self._chosen.pop()
-            self._used.discard(device.id)
-        return False
-
-    def _meets_constraints(self, claim: ResourceClaim, request: str, device: Device) -> bool:
-        """Return whether a device and those already chosen for the claim satisfy the claim's constraints together."""
-        return all(self._same(rule, claim, request, device) for rule in claim.constraints)
-
-    def _same(self, rule: SameAttribute, claim: ResourceClaim, request: str, device: Device) -> bool:
-        if rule.requests and request not in rule.requests:
-            return True
-        value = device.attributes.get(rule.attribute)
-        others = (
-            other.attributes.get(rule.attribute)
-            for one, chosen, _, other in self._chosen
-            if one is claim and (not rule.requests or chosen in rule.requests)
-        )
-        return value is not None and all(type(other) is type(value) and other == value for other in others)
+        places = [*self._by_node.get(node, ()), *self._on_any_node]
+        return DeviceSearch(self.known, lambda wish: self.matching(wish)[0], places, devices_in_use).run(claims)
 
 
 def _refused(code: str, message: Message, *missing: str) -> Refusal:

@@ -1,0 +1,1 @@
+"""Readers of the objects of dynamic resource allocation (`resource.k8s.io`)."""
