@@ -20,9 +20,19 @@ def make_slice(api: Api, node: str, *devices: dict[str, Any], name: str = "", **
     make(api, RESOURCE_SLICES, name or f"{node}-{DRIVER}", spec=spec)
 
 
-def device(name: str, model: str = "a100", **attributes: int) -> dict[str, Any]:
+def make_shared_slice(
+    api: Api, pool: str, *devices: dict[str, Any], name: str = "", count: int = 1, **more: Any
+) -> None:
+    """Publish devices of a pool for other nodes than one by its name, or the counters of the pool."""
+    whole = {"name": pool, "generation": 1, "resourceSliceCount": count}
+    spec = {"driver": DRIVER, "pool": whole} | ({"devices": list(devices)} if devices else {}) | more
+    make(api, RESOURCE_SLICES, name or pool, spec=spec)
+
+
+def device(name: str, model: str = "a100", fields: dict[str, Any] | None = None, **attributes: int) -> dict[str, Any]:
     facts: dict[str, Any] = {"model": {"string": model}, **{key: {"int": value} for key, value in attributes.items()}}
-    return {"name": name, "attributes": facts, "capacity": {"memory": {"value": "40Gi" if model == "a100" else "80Gi"}}}
+    memory = {"value": "40Gi" if model == "a100" else "80Gi"}
+    return {"name": name, "attributes": facts, "capacity": {"memory": memory}} | (fields or {})
 
 
 def make_class(api: Api, name: str = "gpu", expression: str = f'device.driver == "{DRIVER}"', **more: Any) -> None:

@@ -20,7 +20,20 @@ from hetsched.placement.models import Decision, Pod, ReservedDevice
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
-from tests.kube.devices import MERGE, claim_of, clear, device, exactly, given, make_claim, make_class, make_slice, using
+from tests.kube.devices import (
+    MERGE,
+    claim_of,
+    clear,
+    device,
+    exactly,
+    given,
+    make_claim,
+    make_class,
+    make_shared_slice,
+    make_slice,
+    using,
+    wish,
+)
 from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 from workers import schedule
 
@@ -100,6 +113,38 @@ def test_unsupported_claim_is_rejected_with_its_field(api: Api, cluster: Cluster
         pytest.skip("this API server drops shares of capacity")
     decide(followed, cluster)
     assert (states(), reasons()) == ({"part": "misconfigured"}, ["FeatureNotSupported"])
+
+
+def test_allocation_contains_the_tolerations_of_its_request(api: Api, cluster: Cluster, followed: Informer) -> None:
+    taints = {"taints": [{"key": "broken", "value": "fan", "effect": "NoExecute"}]}
+    make_slice(api, "a", device("gpu-0", fields=taints))
+    eventually(followed, lambda: len(Cluster.objects.get().definitions.devices.devices) == 3)
+    tolerations = [{"key": "broken", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]
+    old = wish('!has(device.attributes["gpu.example.com"].root)', tolerations=tolerations)
+    choice = [{"name": "many", **wish(count=9)}, {"name": "old", **old}]
+    asking(api, followed, "one", {"name": "gpu", "firstAvailable": choice})
+    decide(followed, cluster)
+    binding_cycle.run(cluster.pk)
+    (result,) = claim_of(api, "one")["status"]["allocation"]["devices"]["results"]
+    assert (result["request"], result["pool"], result["tolerations"]) == ("gpu/old", "a", tolerations)
+
+
+def test_allocation_selects_the_nodes_of_its_devices(api: Api, cluster: Cluster, followed: Informer) -> None:
+    term = {"matchExpressions": [{"key": "rack", "operator": "DoesNotExist"}]}
+    free = device("any", "l40", fields={"allNodes": True})
+    selected = device("some", "l40", fields={"nodeSelector": {"nodeSelectorTerms": [term]}})
+    make_shared_slice(api, "fabric", free, selected, perDeviceNodeSelection=True)
+    eventually(followed, lambda: len(Cluster.objects.get().definitions.devices.devices) == 4)
+    l40 = 'device.attributes["gpu.example.com"].model == "l40"'
+    for name, devices in (("any", ["fabric/any"]), ("some", ["fabric/some"])):
+        asking(api, followed, name, exactly("gpu", l40))
+        decide(followed, cluster)
+        binding_cycle.run(cluster.pk)
+        assert given(api, name) == devices
+        eventually(followed, lambda name=name: known(name).allocated is not None)
+    assert "nodeSelector" not in claim_of(api, "any")["status"]["allocation"]
+    assert claim_of(api, "some")["status"]["allocation"]["nodeSelector"] == {"nodeSelectorTerms": [term]}
+    assert check_invariants() == []
 
 
 def test_devices_allocated_by_others_are_not_free(api: Api, cluster: Cluster, followed: Informer) -> None:

@@ -81,6 +81,8 @@ class DeviceNames:
             node=self._names.node(device.node),
             attributes={**answers, **equal},
             blocked=WITHHELD if device.blocked else "",
+            node_terms=self._names.node_terms(device.node_terms),
+            taints=renamed(self._names.taint, device.taints),
         )
 
     def _attribute(self, key: str) -> str:
@@ -112,7 +114,7 @@ class DeviceNames:
                 for constraint in claim.constraints
             ),
             allocated=None if claim.allocated is None else renamed(self._names.device_id, claim.allocated),
-            node=self._names.node(claim.node),
+            node_terms=self._names.node_terms(claim.node_terms),
             users=renamed(self._names.uid, claim.users),
             deleting=claim.deleting,
             unsupported=WITHHELD if claim.unsupported else "",
@@ -125,4 +127,5 @@ class DeviceNames:
             selectors=renamed(self._selector_text, wish.selectors),
             count=wish.count,
             all=wish.all,
+            tolerations=renamed(self._names.toleration, wish.tolerations),
         )

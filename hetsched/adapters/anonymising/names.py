@@ -13,6 +13,7 @@ from typing import TypeVar
 from hetsched.adapters.objects.storage import ZONE_SEPARATOR
 from hetsched.contracts.objects.devices import DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
+from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.objects.storage import NO_PROVISIONER
 from hetsched.contracts.objects.workload import ClaimRequest, LabelSelector
 from hetsched.contracts.times import seconds
@@ -146,8 +147,14 @@ class NameAnonymizer:
     def node_term(self, term: NodeTerm) -> NodeTerm:
         return NodeTerm(renamed(self.expression, term.expressions), renamed(self._field, term.fields))
 
+    def node_terms(self, terms: tuple[NodeTerm, ...] | None) -> tuple[NodeTerm, ...] | None:
+        return None if terms is None else renamed(self.node_term, terms)
+
     def selector(self, selector: LabelSelector | None) -> LabelSelector | None:
         return None if selector is None else LabelSelector(renamed(self.expression, selector.expressions))
+
+    def taint(self, taint: Taint) -> Taint:
+        return Taint(self.key(taint.key), self.value(taint.key, taint.value), taint.effect)
 
     def toleration(self, found: Toleration) -> Toleration:
         return Toleration(self.key(found.key), found.operator, self.value(found.key, found.value), found.effect)

@@ -23,7 +23,6 @@ from hetsched.contracts.objects.node_report import (
     NumaReport,
     NumaZone,
     PowerReport,
-    Taint,
     Usage,
     is_unreadable,
     zone_problem,
@@ -69,7 +68,7 @@ class NodeAnonymizer:
             uid=self._names.uid(node.uid),
             labels=self._names.labels(node.labels),
             annotations=_annotations(node.annotations),
-            taints=renamed(self._taint, node.taints),
+            taints=renamed(self._names.taint, node.taints),
             unschedulable=node.unschedulable,
             ready=node.ready,
             allocatable=self._names.resources(node.allocatable),
@@ -154,9 +153,6 @@ class NodeAnonymizer:
             available=self._names.resources(zone.available),
             parent=None if zone.parent is None else self._names.zone(zone.parent),
         )
-
-    def _taint(self, taint: Taint) -> Taint:
-        return Taint(self._names.key(taint.key), self._names.value(taint.key, taint.value), taint.effect)
 
     def _usage(self, usage: Usage) -> Usage:
         return Usage(self._names.resources(usage.amounts), moment(usage.observed_at), stale=usage.stale)

@@ -159,7 +159,7 @@ class PodAnonymizer:
             nonzero_cpu_millis=shape.nonzero_cpu_millis,
             nonzero_memory_bytes=shape.nonzero_memory_bytes,
             node_selector=self._names.pairs(shape.node_selector),
-            node_terms=None if shape.node_terms is None else renamed(self._names.node_term, shape.node_terms),
+            node_terms=self._names.node_terms(shape.node_terms),
             preferred_nodes=tuple(
                 PreferredNodeTerm(term.weight, self._names.node_term(term.term)) for term in shape.preferred_nodes
             ),
@@ -248,6 +248,7 @@ class PodAnonymizer:
                     uid=self._names.uid(grant.uid),
                     request=self._names.request_name(grant.request),
                     device=self._names.device_id(grant.device),
+                    node_terms=self._names.node_terms(grant.node_terms),
                 )
                 for grant in allocation.devices
             ),

@@ -60,7 +60,7 @@ class VolumeAnonymizer:
             storage_class=self._names.of(CLASS, volume.storage_class),
             block=volume.block,
             labels=self._names.labels(volume.labels),
-            terms=None if volume.terms is None else renamed(self._names.node_term, volume.terms),
+            terms=self._names.node_terms(volume.terms),
             zones=renamed(self._names.expression, volume.zones),
             claim=self._names.key_of(CLAIM, volume.claim),
             claim_uid=self._names.uid(volume.claim_uid),

@@ -18,9 +18,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from hetsched.adapters.objects.export.selectors import node_term
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DeviceId
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 
 from .api import Api, ApiFailure
 from .binding import BindingOutcome, BindingRequest, BindingResult
@@ -99,18 +101,11 @@ def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[Device
 def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str) -> Plain:
     """Return the AllocationResult that drivers read, with the configuration from the device classes and the claim."""
     asked = claim["spec"]["devices"]
-    results = [
-        {
-            "request": grant.request,
-            "driver": grant.device.driver,
-            "pool": grant.device.pool,
-            "device": grant.device.name,
-        }
-        for grant in grants
-    ]
+    results = [_result(grant, _request_of(asked["requests"], grant.request)) for grant in grants]
     config: list[Plain] = []
     for request in dict.fromkeys(grant.request for grant in grants):
-        said = _class(api, _class_of(asked["requests"], request)).get("spec", {}).get("config", [])
+        device_class = _request_of(asked["requests"], request)["deviceClassName"]
+        said = _class(api, device_class).get("spec", {}).get("config", [])
         config += [{"source": "FromClass", "requests": [request], **item} for item in said]
     given = {result["request"] for result in results}
     for said in asked.get("config", []):
@@ -120,16 +115,44 @@ def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str
     devices: Plain = {"results": results}
     if config:
         devices["config"] = config
-    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
-    return {"devices": devices, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+    nodes = _node_term(grants, node)
+    selector = {"nodeSelectorTerms": [node_term(nodes)]}
+    return {"devices": devices} | ({"nodeSelector": selector} if nodes != NodeTerm() else {})
 
 
-def _class_of(requests: Sequence[Plain], name: str) -> str:
+def _node_term(grants: Sequence[DeviceGrant], node: str) -> NodeTerm:
+    """Return the term of the nodes that can access all devices; it is empty if all nodes can access them.
+
+    A selector of devices has one term, so the requirements of several selectors can be joined in one term.
+    """
+    if any(grant.node_terms is None or len(grant.node_terms) > 1 for grant in grants):
+        return NodeTerm(fields=(Expression("metadata.name", "In", (node,)),))
+    terms = [term for grant in grants for term in grant.node_terms or ()]
+    return NodeTerm(
+        expressions=tuple(dict.fromkeys(each for term in terms for each in term.expressions)),
+        fields=tuple(dict.fromkeys(each for term in terms for each in term.fields)),
+    )
+
+
+def _result(grant: DeviceGrant, request: Plain) -> Plain:
+    """Return the result for one device, with a copy of the tolerations of its request."""
+    device = grant.device
+    result: Plain = {
+        "request": grant.request, "driver": device.driver, "pool": device.pool, "device": device.name,
+    }  # fmt: skip
+    if request.get("tolerations"):
+        result["tolerations"] = request["tolerations"]
+    return result
+
+
+def _request_of(requests: Sequence[Plain], name: str) -> Plain:
+    """Return the request `name`, or the alternative if `name` is `request/alternative`."""
     outer, _, inner = name.partition("/")
     (request,) = [item for item in requests if item["name"] == outer]
     if not inner:
-        return str(request["exactly"]["deviceClassName"])
-    return next(str(item["deviceClassName"]) for item in request["firstAvailable"] if item["name"] == inner)
+        found: Plain = request["exactly"]
+        return found
+    return next(item for item in request["firstAvailable"] if item["name"] == inner)
 
 
 def _class(api: Api, name: str) -> Plain:

@@ -78,6 +78,13 @@ def node_term(view: FieldView) -> NodeTerm:
     return NodeTerm(expressions(view, "matchExpressions", _NODE_OPERATORS), fields)
 
 
+def node_terms(view: FieldView) -> tuple[NodeTerm, ...] | None:
+    """Read the terms of a `nodeSelector` of a device or an allocation; return None if there is no selector."""
+    if "nodeSelector" not in view:
+        return None
+    return tuple(node_term(term) for term in view.view("nodeSelector").views("nodeSelectorTerms"))
+
+
 def node_affinity(affinity: FieldView) -> tuple[tuple[NodeTerm, ...] | None, tuple[PreferredNodeTerm, ...]]:
     """Read the required terms (None if there is no requirement) and the preferred terms."""
     view = affinity.view("nodeAffinity")

@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from ..message import Message
 from .devices import DeviceId
+from .node_constraints import NodeTerm
 
 
 class CardGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=False):
@@ -52,13 +53,17 @@ class VolumeGrant(msgspec.Struct, frozen=True, gc=False):
     volume: str
 
 
-class DeviceGrant(msgspec.Struct, frozen=True):
-    """Device that was chosen for a request of one of the pod's resource claims; `uid` is the UID of the claim."""
+class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Device that was chosen for a request of one of the pod's resource claims; `uid` is the UID of the claim.
+
+    `node_terms` selects the nodes that can access the device; an empty tuple means all nodes, None only the pod's node.
+    """
 
     claim: str
     uid: str
     request: str
     device: DeviceId
+    node_terms: tuple[NodeTerm, ...] | None = None
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
+from .node_constraints import NodeTerm, Toleration
+from .node_report import Taint
+
 MOST_RESULTS = 32  # maximum number of devices of one claim in the API
 Value = bool | int | str
 
@@ -27,10 +30,14 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One device of a ResourceSlice. `node` is empty if all nodes can access the device.
+    """One device of a ResourceSlice.
+
+    `node` is the only node that can access the device. If `node` is empty, the nodes that match `node_terms` can access
+    the device, or all nodes if `node_terms` is None.
 
     `attributes` and `capacity` (in thousandths) have qualified names; `versions` contains the attributes of type
-    version. `blocked` is the reason why the device must not be allocated.
+    version. `taints` are the NoSchedule and NoExecute taints of the slice and of DeviceTaintRules. `blocked` is the
+    reason why the device must not be allocated.
     """
 
     id: DeviceId
@@ -39,6 +46,8 @@ class Device(msgspec.Struct, frozen=True):
     versions: tuple[str, ...] = ()
     capacity: dict[str, int] = {}
     blocked: str = ""
+    taints: tuple[Taint, ...] = ()
+    node_terms: tuple[NodeTerm, ...] | None = None
 
 
 class DeviceWish(msgspec.Struct, frozen=True):
@@ -52,6 +61,7 @@ class DeviceWish(msgspec.Struct, frozen=True):
     selectors: tuple[str, ...] = ()
     count: int = 1
     all: bool = False
+    tolerations: tuple[Toleration, ...] = ()
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
@@ -69,9 +79,10 @@ class SameAttribute(msgspec.Struct, frozen=True):
 
 
 class ResourceClaim(msgspec.Struct, frozen=True):
-    """ResourceClaim. `allocated` contains its devices (None if it is not allocated) and `node` the node they are on.
+    """ResourceClaim. `allocated` contains its devices (None if it is not allocated).
 
-    `users` lists the UIDs of the pods for which the claim is reserved.
+    `node_terms` selects the nodes that can use the allocated devices (None: all nodes). `users` lists the UIDs of the
+    pods for which the claim is reserved.
     """
 
     namespace: str
@@ -80,7 +91,7 @@ class ResourceClaim(msgspec.Struct, frozen=True):
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[SameAttribute, ...] = ()
     allocated: tuple[DeviceId, ...] | None = None
-    node: str = ""
+    node_terms: tuple[NodeTerm, ...] | None = None
     users: tuple[str, ...] = ()
     deleting: bool = False
     unsupported: str = ""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+HARD_EFFECTS = ("NoSchedule", "NoExecute")  # effects that keep pods without a matching toleration away
+
 
 class Taint(msgspec.Struct, frozen=True):
     key: str

@@ -20,6 +20,7 @@ from hetsched.contracts.objects.devices import (
     ResourceClaim,
     SameAttribute,
 )
+from hetsched.engine.framework.tolerations import repelling
 
 MOST_STEPS = 20_000
 
@@ -36,11 +37,14 @@ class DeviceSearch:
         matching: Callable[[DeviceWish], frozenset[int]],
         places: Sequence[int],
         taken: set[DeviceId],
+        *,
+        ignore_taints: bool = False,
     ) -> None:
         self._known = known
         self._matching = matching
         self._places = sorted(places, key=lambda place: known.devices[place].id)
         self._taken = taken
+        self._ignore_taints = ignore_taints
         self._chosen: list[tuple[ResourceClaim, str, str, Device]] = []  # claim, request, name in the result, device
         self._used: set[DeviceId] = set()
         self._steps = 0
@@ -48,7 +52,10 @@ class DeviceSearch:
     def run(self, claims: Sequence[ResourceClaim]) -> list[DeviceGrant] | str:
         requests = [(claim, request) for claim in claims for request in claim.requests]
         if self._request(requests, 0):
-            return [DeviceGrant(claim.name, claim.uid, name, device.id) for claim, _, name, device in self._chosen]
+            return [
+                DeviceGrant(claim.name, claim.uid, name, device.id, None if device.node else device.node_terms or ())
+                for claim, _, name, device in self._chosen
+            ]
         return "search" if self._steps > MOST_STEPS else "few"
 
     def _request(self, requests: list[tuple[ResourceClaim, DeviceRequest]], at: int) -> bool:
@@ -69,11 +76,15 @@ class DeviceSearch:
         """Return the free devices that match `wish`, or None if there are too few."""
         means, devices = self._matching(wish), self._known.devices
         there = [devices[place] for place in self._places if place in means]
-        free = [d for d in there if not d.blocked and d.id not in self._taken and d.id not in self._used]
+        free = [d for d in there if d.id not in self._taken and d.id not in self._used and self._is_usable(wish, d)]
         if wish.all:
             whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._known.incomplete
             return free if whole else None
         return free if len(free) >= wish.count else None
+
+    def _is_usable(self, wish: DeviceWish, device: Device) -> bool:
+        """Return whether a device may be allocated to a request that tolerates these taints."""
+        return not device.blocked and (self._ignore_taints or repelling(wish.tolerations, device.taints) is None)
 
     def _pick(
         self,

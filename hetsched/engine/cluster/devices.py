@@ -13,7 +13,8 @@ Invariants: promises depend only on the placed pods; a cluster without claims ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 from hetsched.contracts.api.decision import Verdict
@@ -26,11 +27,14 @@ from hetsched.contracts.objects.devices import (
     ResourceClaim,
 )
 from hetsched.contracts.objects.devices import Devices as Known
+from hetsched.contracts.objects.node_constraints import NodeTerm
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
 from .device_search import DeviceSearch
 from .placed_pod import PlacedPod
+from .selectors import nodes_of_terms
+from .state_view import StateView
 
 MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 
@@ -38,7 +42,7 @@ MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 class DeviceState:
     """The devices of a cluster state: the inventory, and the devices promised to placed pods."""
 
-    __slots__ = ("_by_node", "_found", "_on_any_node", "allocated", "digest", "known", "reserved_for")
+    __slots__ = ("_by_node", "_by_terms", "_found", "_on_any_node", "allocated", "digest", "known", "reserved_for")
 
     def __init__(self, known: Known | None = None) -> None:
         self.known = known or Known()
@@ -49,9 +53,15 @@ class DeviceState:
     def _index(self) -> None:
         self.digest = blake2b(encode(self.known, order="sorted"), digest_size=12).digest()
         self._by_node: dict[str, list[int]] = {}
+        self._by_terms: dict[tuple[NodeTerm, ...], list[int]] = {}
         self._on_any_node: list[int] = []
         for place, device in enumerate(self.known.devices):
-            (self._by_node.setdefault(device.node, []) if device.node else self._on_any_node).append(place)
+            if device.node:
+                self._by_node.setdefault(device.node, []).append(place)
+            elif device.node_terms is not None:
+                self._by_terms.setdefault(device.node_terms, []).append(place)
+            else:
+                self._on_any_node.append(place)
         self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
 
     def add(self, more: Known) -> None:
@@ -72,7 +82,8 @@ class DeviceState:
         other = object.__new__(DeviceState)
         other.known, other.digest, other.allocated = self.known, self.digest, dict(self.allocated)
         other.reserved_for = {claim: dict(pods) for claim, pods in self.reserved_for.items()}
-        other._by_node, other._on_any_node, other._found = self._by_node, self._on_any_node, self._found
+        other._by_node, other._by_terms, other._on_any_node = self._by_node, self._by_terms, self._on_any_node
+        other._found = self._found
         return other
 
     # -- placed pods -----------------------------------------------------------------------------------------------
@@ -172,14 +183,18 @@ class DeviceState:
             found = self._found[wish] = remaining, unknown, reason
         return found
 
-    def nodes(self) -> Iterator[str]:
-        """Yield the nodes that have local devices."""
-        return iter(self._by_node)
-
-    @property
-    def has_reachable(self) -> bool:
-        """Return whether some device is reachable from every node."""
-        return bool(self._on_any_node)
+    def by_node(self, state: StateView, rows: Iterable[int] | None = None) -> dict[int, list[int]]:
+        """Return the indexes of the devices that each node can access, by row; without `rows` for all nodes."""
+        selected = [(nodes_of_terms(state, terms), places) for terms, places in self._by_terms.items()]
+        found: dict[int, list[int]] = {}
+        for row in range(len(state.reports)) if rows is None else rows:
+            places = [*self._by_node.get(state.reports[row].name, ()), *self._on_any_node]
+            for nodes, some in selected:
+                if nodes[row]:
+                    places += some
+            if places:
+                found[row] = places
+        return found
 
     def devices_in_use(self) -> set[DeviceId]:
         """Return every device that is allocated or promised to a claim."""
@@ -187,11 +202,22 @@ class DeviceState:
         return device_ids | self.allocated.keys()
 
     def allocate(
-        self, claims: Sequence[ResourceClaim], node: str, devices_in_use: set[DeviceId]
+        self,
+        claims: Sequence[ResourceClaim],
+        places: Sequence[int],
+        devices_in_use: set[DeviceId],
     ) -> list[DeviceGrant] | str:
-        """Return devices for all open claims of a pod on a node, or the reason why there are none."""
-        places = [*self._by_node.get(node, ()), *self._on_any_node]
-        return DeviceSearch(self.known, lambda wish: self.matching(wish)[0], places, devices_in_use).run(claims)
+        """Return devices for all open claims of a pod among a node's devices, or the reason why there are none.
+
+        The reason is `few` (too few free devices), `taints` (enough devices only if taints are ignored) or `search`
+        (the search was stopped).
+        """
+        find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], places, devices_in_use)
+        found = find().run(claims)
+        if found != "few" or not any(self.known.devices[place].taints for place in places):
+            return found
+        untainted = find(ignore_taints=True).run(claims)
+        return untainted if isinstance(untainted, str) else "taints"
 
 
 def _refused(code: str, message: Message, *missing: str) -> Refusal:

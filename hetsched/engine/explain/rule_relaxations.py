@@ -19,13 +19,13 @@ import numpy as np
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cards import model_tokens
 from hetsched.contracts.objects.node_constraints import NodeTerm, Toleration
-from hetsched.contracts.objects.node_report import CONDITION_TAINTS, Taint
+from hetsched.contracts.objects.node_report import CONDITION_TAINTS, HARD_EFFECTS, Taint
 from hetsched.contracts.objects.wishes import AWARENESS, CPU_POLICY, GPU_MODEL, KUBERNETES_ARCH
 from hetsched.contracts.objects.workload import HostPort, NumaDemand, PodTerm, Shape
 from hetsched.engine.cluster.columns import Rows
 from hetsched.engine.cluster.selectors import expression_text, term_texts
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.tolerations import HARD_EFFECTS, tolerates
+from hetsched.engine.framework.tolerations import tolerates
 from hetsched.engine.numa.zones import SHARING
 
 from .relaxations import RULE_SIZE, Apply, Fits, Relaxation, Step

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from hetsched.contracts.objects.node_constraints import Toleration
-from hetsched.contracts.objects.node_report import Taint
+from hetsched.contracts.objects.node_report import HARD_EFFECTS, Taint
 from hetsched.engine.cluster.columns import Bools
 
-HARD_EFFECTS = ("NoSchedule", "NoExecute")
 SOFT_EFFECT = "PreferNoSchedule"
 
 
@@ -34,7 +33,7 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 
 def repelling(tolerations: tuple[Toleration, ...], taints: Iterable[Taint]) -> Taint | None:
-    """Return the first taint that keeps the pod off the node, or None."""
+    """Return the first taint that keeps a pod off a node, or a claim off a device, or None."""
     hard = (taint for taint in taints if taint.effect in HARD_EFFECTS)
     return next((taint for taint in hard if not tolerates(tolerations, taint)), None)
 

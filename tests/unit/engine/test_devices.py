@@ -10,6 +10,8 @@ import yaml
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
+from hetsched.contracts.objects.node_report import Taint
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN
@@ -25,12 +27,12 @@ API = "resource.k8s.io/v1"
 OWN = f'device.attributes["{DRIVER}"]'
 
 
-def node(name: str) -> dict[str, Any]:
+def node(name: str, **labels: str) -> dict[str, Any]:
     status = {
         "allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"},
         "conditions": [{"type": "Ready", "status": "True"}],
     }
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
 
 
 def device(name: str, model: str = "a", root: int = 0, **more: Any) -> dict[str, Any]:
@@ -42,6 +44,18 @@ def slice_of(place: str, *devices: dict[str, Any], generation: int = 1, count: i
     spec = {"driver": DRIVER, "nodeName": place, "pool": pool, "devices": list(devices), **more}
     name = f"{place}-{generation}-{len(devices)}"
     return {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+
+
+def in_rack(rack: str) -> dict[str, Any]:
+    term = {"matchExpressions": [{"key": "rack", "operator": "In", "values": [rack]}]}
+    return {"nodeSelector": {"nodeSelectorTerms": [term]}}
+
+
+def shared_slice(*devices: dict[str, Any], **nodes: Any) -> dict[str, Any]:
+    """Return a slice for other nodes than one by its name."""
+    found = slice_of("fabric", *devices, **nodes)
+    del found["spec"]["nodeName"]
+    return found
 
 
 def kind(name: str = "gpu", expression: str = f'device.driver == "{DRIVER}"') -> dict[str, Any]:
@@ -165,7 +179,6 @@ def test_long_search_ends_with_a_reason() -> None:
         {"consumesCounters": [{"counterSet": "x", "counters": {"m": {"value": "1"}}}]},
         {"allowMultipleAllocations": True},
         {"bindsToNode": True},
-        {"taints": [{"key": "broken", "effect": "NoSchedule"}]},
         {"somethingNew": 1},
     ],
 )
@@ -199,7 +212,7 @@ def test_device_tainted_by_a_rule_is_not_allocated(selector: dict[str, Any], eff
     scene = Scene(
         node("n1"), slice_of("n1", device("d0")), taint_rule(selector, effect), claim("c", exactly("gpu")), pod("c")
     )
-    assert scene.placed["p"] == (None, [])
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesTainted")
 
 
 def test_rule_of_a_workload_file_taints_devices_of_the_cluster() -> None:
@@ -208,7 +221,7 @@ def test_rule_of_a_workload_file_taints_devices_of_the_cluster() -> None:
     )
     workload = [taint_rule({}), claim("c", exactly("gpu")), pod("c")]
     content = parse_workload([("workload", yaml.safe_dump_all(workload).encode())], known=cluster)
-    assert [device.blocked for device in content.devices.devices] == ["taint broken"]
+    assert [device.taints for device in content.devices.devices] == [(Taint("broken"),)]
 
 
 @pytest.mark.parametrize(
@@ -226,6 +239,58 @@ def test_other_devices_remain_allocatable(selector: dict[str, Any] | None, effec
         node("n1"), slice_of("n1", device("d0")), taint_rule(selector, effect), claim("c", exactly("gpu")), pod("c")
     )
     assert scene.placed["p"] == ("n1", ["gpu=d0"])
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        pytest.param({"operator": "Exists"}, True, id="all taints"),
+        pytest.param({"key": "broken", "operator": "Exists"}, True, id="key"),
+        pytest.param({"key": "broken", "value": "fan"}, True, id="value"),
+        pytest.param({"key": "broken", "value": "fan", "effect": "NoExecute"}, True, id="effect"),
+        pytest.param({"key": "broken", "value": "fan", "effect": "NoSchedule"}, False, id="another effect"),
+        pytest.param({"key": "broken", "value": "disk"}, False, id="another value"),
+        pytest.param({"key": "old", "operator": "Exists"}, False, id="another key"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["ExactCount", "All"])
+def test_request_may_tolerate_taints(toleration: dict[str, Any], tolerated: bool, mode: str) -> None:
+    broken = device("d0", taints=[{"key": "broken", "value": "fan", "effect": "NoExecute"}])
+    asked = claim("c", exactly("gpu", tolerations=[toleration], allocationMode=mode))
+    scene = Scene(node("n1"), slice_of("n1", broken), asked, pod("c"))
+    assert scene.placed["p"] == (("n1", ["gpu=d0"]) if tolerated else (None, []))
+
+
+def test_every_taint_of_a_device_must_be_tolerated() -> None:
+    asked = claim("c", exactly("gpu", tolerations=[{"key": "old", "operator": "Exists"}]))
+    old = device("d0", taints=[{"key": "old", "effect": "NoSchedule"}])
+    assert Scene(node("n1"), slice_of("n1", old), asked, pod("c")).placed["p"] == ("n1", ["gpu=d0"])
+    scene = Scene(node("n1"), slice_of("n1", old), taint_rule({"device": "d0"}), asked, pod("c"))
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesTainted")
+
+
+def test_effects_that_do_not_prevent_allocations_are_ignored() -> None:
+    there = device("d0", taints=[{"key": "a", "effect": "None"}, {"key": "b", "effect": "Later"}])
+    scene = Scene(node("n1"), slice_of("n1", there), claim("c", exactly("gpu")), pod("c"))
+    assert scene.placed["p"] == ("n1", ["gpu=d0"])
+
+
+@pytest.mark.parametrize(
+    ("selector", "tainted"),
+    [
+        pytest.param({"deviceClassName": "gpu"}, True, id="class"),
+        pytest.param({"deviceClassName": "other"}, False, id="absent class"),
+        pytest.param({"selectors": [{"cel": {"expression": f'{OWN}.model == "a"'}}]}, True, id="selector"),
+        pytest.param({"selectors": [{"cel": {"expression": f'{OWN}.model == "b"'}}]}, False, id="another model"),
+        pytest.param({"selectors": [{"cel": {"expression": f"{OWN}.speed > 1"}}]}, False, id="absent attribute"),
+        pytest.param({"selectors": [{"cel": {"expression": "(("}}]}, True, id="unsupported expression"),
+        pytest.param({"driver": "x", "deviceClassName": "gpu"}, False, id="class of another driver"),
+    ],
+)
+def test_rules_of_kubernetes_1_34_select_by_class_and_expression(selector: dict[str, Any], tainted: bool) -> None:
+    rule = {**taint_rule(selector), "apiVersion": "resource.k8s.io/v1alpha3"}
+    scene = Scene(node("n1"), slice_of("n1", device("d0")), rule, claim("c", exactly("gpu")), pod("c"))
+    assert scene.placed["p"] == ((None, []) if tainted else ("n1", ["gpu=d0"]))
 
 
 @pytest.mark.parametrize(
@@ -272,6 +337,49 @@ def test_the_newest_whole_pool_counts() -> None:
     assert Scene(node("n1"), old, half, claim("c", exactly("gpu")), pod("c")).placed["p"] == (None, [])
 
 
+def test_devices_of_a_node_selector_are_allocated_on_its_nodes() -> None:
+    nodes = node("n1"), node("n2", rack="r2"), node("n3", rack="r3")
+    objects = *nodes, shared_slice(device("d0"), **in_rack("r3")), claim("c", exactly("gpu"))
+    scene = Scene(*objects, pod("c"))
+    assert scene.placed["p"] == ("n3", ["gpu=d0"])
+    scene.state.forget("default/p")
+    (found,) = parse_workload([("p", yaml.safe_dump(pod("c")).encode())]).pending
+    (grant,) = scene.scheduler.schedule(found).allocation.devices
+    assert grant.node_terms == (NodeTerm((Expression("rack", "In", ("r3",)),)),)
+
+
+def test_device_of_a_node_selector_is_allocated_once_for_all_nodes() -> None:
+    pods = [item for name in "abc" for item in (claim(name, exactly("gpu")), pod(name, name=name))]
+    spread = shared_slice(device("d0"), device("d1"), **in_rack("r"))
+    scene = Scene(node("n1", rack="r"), node("n2", rack="r"), spread, *pods)
+    assert sorted(devices for _, devices in scene.placed.values()) == [[], ["gpu=d0"], ["gpu=d1"]]
+
+
+def test_each_device_may_have_its_own_nodes() -> None:
+    there = shared_slice(
+        device("d0", nodeName="n1"), device("d1", **in_rack("r2")), device("d2", allNodes=True), device("d3"),
+        perDeviceNodeSelection=True,
+    )  # fmt: skip
+    every = claim("c", exactly("gpu", allocationMode="All"))
+    devices = {}
+    for name in ("n1", "n2", "n3"):
+        on_node = pod("c")
+        on_node["spec"]["nodeSelector"] = {"own": name}
+        nodes = node("n1", own="n1"), node("n2", own="n2", rack="r2"), node("n3", own="n3")
+        devices[name] = Scene(*nodes, there, every, on_node).placed["p"][1]
+    assert devices == {"n1": ["gpu=d0", "gpu=d2"], "n2": ["gpu=d1", "gpu=d2"], "n3": ["gpu=d2"]}
+
+
+def test_pod_of_an_allocated_claim_fits_the_nodes_of_its_selector() -> None:
+    results = [{"request": "gpu", "driver": DRIVER, "pool": "fabric", "device": "d0"}]
+    status = {"allocation": {"devices": {"results": results}, **in_rack("r2")}}
+    nodes = node("n1"), node("n2", rack="r2"), node("n3", rack="r3")
+    scene = Scene(*nodes, claim("had", exactly("gpu"), status=status), pod("had"))
+    assert scene.placed["p"] == ("n2", [])
+    scene = Scene(nodes[0], nodes[2], claim("had", exactly("gpu"), status=status), pod("had"))
+    assert scene.diagnosed["p"][1] == "DevicesElsewhere"
+
+
 def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
     results = [{"request": "gpu", "driver": DRIVER, "pool": "n2", "device": "d0"}]
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
@@ -286,20 +394,24 @@ def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
 def test_export_round_trip() -> None:
     facts = {"driver": {"version": "1.10.0"}, "model": {"string": "a"}, "root": {"int": 1}, "ok": {"bool": True}}
     rich = {"name": "d0", "attributes": facts, "capacity": {"memory": {"value": "40Gi"}}}
-    either = {"name": "x", "firstAvailable": [{"name": "a", **wish(count=2)}, {"name": "b", **wish()}]}
+    rich["taints"] = [{"key": "broken", "value": "fan", "effect": "NoExecute"}]
+    tolerant = wish(tolerations=[{"key": "broken", "operator": "Exists"}])
+    either = {"name": "x", "firstAvailable": [{"name": "a", **wish(count=2)}, {"name": "b", **tolerant}]}
     status = {
         "allocation": {"devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": "n1", "device": "d1"}]}},
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
     }
+    status["allocation"] |= in_rack("r")
     whole = slice_of("n1", rich, device("d1"), device("d2", somethingNew=1))
     part = slice_of("n2", device("d9"), count=2)
+    spread = shared_slice(device("d5", **in_rack("r")), device("d6", allNodes=True), perDeviceNodeSelection=True)
     claims = [
         claim("a", either, constraints=[{"matchAttribute": f"{DRIVER}/root", "requests": ["x"]}]),
         claim("b", exactly("gpu", f'{OWN}.driver.isLessThan(semver("2.0.0"))'), status=status),
         claim("c", exactly("gpu", adminAccess=True)),
         claim("d", exactly("gpu", f'device.capacity["{DRIVER}"].memory.isGreaterThan(quantity("1Gi"))')),
     ]
-    objects = [kind(), node("n1"), whole, part, *claims, pod("a")]
+    objects = [kind(), node("n1"), whole, part, spread, *claims, pod("a")]
     found = parse_cluster([("cluster", yaml.safe_dump_all(objects).encode())])
     again = parse_cluster([("again", write_cluster(found))])
     assert again.devices == found.devices

@@ -10,9 +10,11 @@ from hetsched.contracts.objects.devices import (
     ResourceClaim,
     SameAttribute,
 )
+from hetsched.contracts.objects.node_constraints import Toleration
 
 from .. import keys
 from ..fields import FieldView
+from ..selectors import node_terms
 
 _REQUEST = {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "adminAccess", "name"}
 
@@ -34,9 +36,6 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
     allocation = status.view("allocation")
     results = allocation.view("devices").views("results")
     allocated = tuple(DeviceId(result.text("driver"), result.text("pool"), result.text("device")) for result in results)
-    node, elsewhere = _node_of(allocation)
-    if elsewhere:
-        unsupported.append("status.allocation.nodeSelector")
     return ResourceClaim(
         namespace=namespace,
         name=meta.text("name"),
@@ -44,7 +43,7 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
         requests=requests,
         constraints=tuple(constraints),
         allocated=allocated if "allocation" in status else None,
-        node=node,
+        node_terms=node_terms(allocation),
         users=tuple(user.text("uid") for user in status.views("reservedFor")),
         deleting="deletionTimestamp" in meta,
         unsupported=devices.text(keys.EXPORT_UNSUPPORTED) or (unsupported[0] if unsupported else ""),
@@ -70,21 +69,22 @@ def _wish(wish: FieldView, unsupported: list[str]) -> DeviceWish:
     if mode not in ("ExactCount", "All"):
         unsupported.append(wish.place("allocationMode"))
     count = wish.integer("count", 1, least=1)
-    return DeviceWish(wish.text("name"), wish.text("deviceClassName"), selectors(wish), count, mode == "All")
-
-
-def _node_of(allocation: FieldView) -> tuple[str, bool]:
-    """Return the one node that an allocation names, and whether its node selector has an unsupported form."""
-    terms = allocation.view("nodeSelector").views("nodeSelectorTerms")
-    if not terms:
-        return "", False
-    fields = terms[0].views("matchFields")
-    if len(terms) > 1 or len(fields) != 1 or terms[0].views("matchExpressions"):
-        return "", True
-    values = fields[0].value.get("values") or []
-    if fields[0].text("key") != "metadata.name" or fields[0].text("operator") != "In" or len(values) != 1:
-        return "", True
-    return str(values[0]), False
+    return DeviceWish(
+        name=wish.text("name"),
+        device_class=wish.text("deviceClassName"),
+        selectors=selectors(wish),
+        count=count,
+        all=mode == "All",
+        tolerations=tuple(
+            Toleration(
+                toleration.text("key"),
+                toleration.text("operator", "Equal"),
+                toleration.text("value"),
+                toleration.text("effect"),
+            )
+            for toleration in wish.views("tolerations")
+        ),
+    )
 
 
 def selectors(holder: FieldView) -> tuple[str, ...]:

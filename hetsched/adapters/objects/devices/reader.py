@@ -1,24 +1,27 @@
 """Reader of the objects of dynamic resource allocation into `Devices`, with evaluated selectors.
 
 The objects are ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims. Only the slices of a pool's highest
-generation are used, and only if all of them are present. A device that needs an unsupported feature (shared counters,
-several simultaneous users, binding conditions, a taint, nodes by selector) is kept but never allocated, also if a
-DeviceTaintRule adds the taint. A claim that requests an unsupported feature is kept; pods that use the claim are
-refused with the name of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those
-of the class first, and each only for devices that match the previous ones.
+generation are used, and only if all of them are present. DeviceTaintRules add taints to the devices that they select. A
+device that needs an unsupported feature (shared counters, several simultaneous users, binding conditions) is kept but
+never allocated. A claim that requests an unsupported feature is kept; pods that use the claim are refused with the name
+of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those of the class first, and
+each only for devices that match the previous ones.
 Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from hetsched.contracts.objects.devices import Device, DeviceId, Devices, ResourceClaim
+from hetsched.contracts.objects.devices import Device, Devices, ResourceClaim
+from hetsched.contracts.objects.node_report import Taint
 
 from ..fields import FieldView
 from .claims import resource_claim, selectors
-from .selector_verdicts import selector_verdicts
-from .slices import KEEPS_OFF, devices_of
+from .selector_verdicts import evaluate, is_supported, selector_verdicts
+from .slices import device_taint, devices_of
 
 
 class DeviceReader:
@@ -40,9 +43,9 @@ class DeviceReader:
 
     def taint_rule(self, root: FieldView) -> None:
         spec = root.view("spec")
-        taint = spec.view("taint")
-        if "deviceSelector" in spec and taint.text("effect") in KEEPS_OFF:
-            self._taint_rules.append(_TaintRule(spec.view("deviceSelector"), taint.text("key")))
+        taint = device_taint(spec.view("taint"))
+        if "deviceSelector" in spec and taint is not None:
+            self._taint_rules.append(_TaintRule(spec.view("deviceSelector"), taint))
 
     def claim(self, root: FieldView, namespace: str) -> None:
         found = resource_claim(root, namespace)
@@ -63,24 +66,40 @@ class DeviceReader:
             wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
         incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
         read = [device for spec, pool in current if pool not in incomplete for device in devices_of(spec)]
-        devices = tuple(self._tainted(device) for device in read or self._known.devices)
         classes = {**self._known.classes, **self._classes}
+        devices = tuple(self._tainted(device, classes) for device in read or self._known.devices)
         verdicts = selector_verdicts(devices, classes, self._claims.values())
         return Devices(devices, classes, self._claims, verdicts, tuple(sorted(incomplete)))
 
-    def _tainted(self, device: Device) -> Device:
-        """Return a device, blocked if a rule adds a taint to it."""
-        taints = [rule.key for rule in self._taint_rules if not device.blocked and rule.selects(device.id)]
-        return msgspec.structs.replace(device, blocked=f"taint {taints[0]}") if taints else device
+    def _tainted(self, device: Device, classes: Mapping[str, tuple[str, ...]]) -> Device:
+        """Return a device with the taints of the rules that select it."""
+        added = dict.fromkeys(rule.taint for rule in self._taint_rules if rule.selects(device, classes))
+        taints = tuple(dict.fromkeys((*device.taints, *added)))
+        return device if taints == device.taints else msgspec.structs.replace(device, taints=taints)
 
 
 class _TaintRule:
-    """A rule that adds a taint to the devices of a selector; an empty selector selects all devices."""
+    """A rule that adds a taint to the devices of a selector; an empty selector selects all devices.
 
-    def __init__(self, selector: FieldView, key: str) -> None:
-        self.key = key
+    Kubernetes 1.34 (`v1alpha3`) also selects devices by a device class and by CEL expressions. As in its scheduler, the
+    rule does not select a device for which an expression fails. An expression that hetsched does not support is treated
+    as true, so that no tainted device is allocated.
+    """
+
+    def __init__(self, selector: FieldView, taint: Taint) -> None:
+        self.taint = taint
         self._driver, self._pool, self._device = (selector.text(name) for name in ("driver", "pool", "device"))
+        self._class = selector.text("deviceClassName")
+        self._selectors = selectors(selector)
 
-    def selects(self, device: DeviceId) -> bool:
-        pairs = (self._driver, device.driver), (self._pool, device.pool), (self._device, device.name)
-        return all(wanted in ("", value) for wanted, value in pairs)
+    def selects(self, device: Device, classes: Mapping[str, tuple[str, ...]]) -> bool:
+        found = device.id
+        pairs = (self._driver, found.driver), (self._pool, found.pool), (self._device, found.name)
+        if any(wanted not in ("", value) for wanted, value in pairs):
+            return False
+        if self._class and self._class not in classes:
+            return False
+        return all(
+            evaluate(selector, device) is True or not is_supported(selector)
+            for selector in (*classes.get(self._class, ()), *self._selectors)
+        )

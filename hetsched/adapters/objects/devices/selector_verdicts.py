@@ -24,7 +24,7 @@ def selector_verdicts(
         for request in claim.requests
         for wish in request.wishes
     }
-    texts = [json.dumps(_plain_of(device), sort_keys=True) for device in devices] if chains else []
+    texts = [_text_of(device) for device in devices] if chains else []
     answers: dict[str, dict[int, Answer]] = {}
     for chain in sorted(chains):
         left: Iterable[int] = range(len(devices))
@@ -37,6 +37,16 @@ def selector_verdicts(
     return {selector: _verdict(known) for selector, known in answers.items()}
 
 
+def evaluate(selector: str, device: Device) -> bool | None:
+    """Return the result of a selector for a device, or None if it cannot be evaluated."""
+    return _answer(selector, _text_of(device))[0]
+
+
+def is_supported(selector: str) -> bool:
+    """Return whether a selector can be evaluated for devices that have the attributes which it reads."""
+    return not expression(selector).problem
+
+
 def _verdict(known: dict[int, Answer]) -> SelectorVerdict:
     true = tuple(place for place, (answer, _) in known.items() if answer)
     unknown = tuple(place for place, (answer, _) in known.items() if answer is None)
@@ -46,6 +56,10 @@ def _verdict(known: dict[int, Answer]) -> SelectorVerdict:
 @lru_cache(maxsize=200_000)
 def _answer(selector: str, facts: str) -> Answer:
     return expression(selector).evaluate(json.loads(facts))
+
+
+def _text_of(device: Device) -> str:
+    return json.dumps(_plain_of(device), sort_keys=True)
 
 
 def _plain_of(device: Device) -> Plain:

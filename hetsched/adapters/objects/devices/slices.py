@@ -7,14 +7,17 @@ from typing import Any
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.devices import Device, DeviceId, Value
+from hetsched.contracts.objects.node_report import HARD_EFFECTS, Taint
 
 from .. import keys
 from ..cel_selectors import is_version, quantity
 from ..fields import FieldView
+from ..selectors import node_terms
 
-_DEVICE = {"name", "attributes", "capacity", "taints", keys.EXPORT_BLOCKED}
+_DEVICE = {
+    "name", "attributes", "capacity", "taints", "nodeName", "nodeSelector", "allNodes", keys.EXPORT_BLOCKED,
+}  # fmt: skip
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
-KEEPS_OFF = ("NoSchedule", "NoExecute")
 Plain = dict[str, Any]
 
 
@@ -24,13 +27,11 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
     blocked = ""
     if spec.value.get("sharedCounters"):
         blocked = "spec.sharedCounters"
-    node, everywhere = spec.text("nodeName"), spec.flag("allNodes")
-    if not node and not everywhere:
-        blocked = blocked or ("spec.nodeSelector" if "nodeSelector" in spec else "spec.perDeviceNodeSelection")
     for device in spec.views("devices"):
         attributes, odd = _attributes(device, driver)
         extra = sorted(set(device.value) - _DEVICE)
         why = device.text(keys.EXPORT_BLOCKED) or blocked or (f"devices[].{extra[0]}" if extra else "")
+        place = device if spec.flag("perDeviceNodeSelection") else spec
         versions = tuple(
             "/".join(_qualified(key, driver))
             for key, holder in device.view("attributes").value.items()
@@ -38,17 +39,21 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
         )
         yield Device(
             id=DeviceId(driver, pool, device.text("name")),
-            node=node,
+            node=place.text("nodeName"),
+            # A device without any of these fields is on no node.
+            node_terms=None if place.text("nodeName") or place.flag("allNodes") else node_terms(place) or (),
             attributes=attributes,
             versions=versions,
             capacity=_capacity(device, driver),
-            blocked=why or _taint(device) or odd,
+            blocked=why or odd,
+            taints=tuple(filter(None, map(device_taint, device.views("taints")))),
         )
 
 
-def _taint(device: FieldView) -> str:
-    taints = [taint.text("key") for taint in device.views("taints") if taint.text("effect") in KEEPS_OFF]
-    return f"taint {taints[0]}" if taints else ""
+def device_taint(taint: FieldView) -> Taint | None:
+    """Read a taint; return None if its effect, such as `None` or an unknown one, does not prevent allocations."""
+    effect = taint.text("effect")
+    return Taint(taint.text("key"), taint.text("value"), effect) if effect in HARD_EFFECTS else None
 
 
 def _attributes(device: FieldView, driver: str) -> tuple[dict[str, Value], str]:

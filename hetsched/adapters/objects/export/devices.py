@@ -1,6 +1,6 @@
 """Export of devices, device classes and claims as objects that read back to the same content.
 
-Each combination of pool and node gets one slice. The description of an unsupported feature is exported under a key of
+Each combination of pool and nodes gets one slice. The description of an unsupported feature is exported under a key of
 hetsched's own.
 """
 
@@ -9,27 +9,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from hetsched.contracts.objects.devices import Device, DeviceRequest, Devices, DeviceWish, ResourceClaim
+from hetsched.contracts.objects.node_constraints import NodeTerm
 
 from .. import keys
+from .selectors import node_term
 from .storage import DELETION_TIME
 
 API = "resource.k8s.io/v1"
 Plain = dict[str, Any]
+Terms = tuple[NodeTerm, ...] | None
 _KINDS = {bool: "bool", int: "int", str: "string"}
 
 
 def device_objects(devices: Devices) -> Iterator[Plain]:
     """Yield the slices, classes and claims of a cluster."""
-    pools: dict[tuple[str, str], dict[str, list[Device]]] = {}
+    pools: dict[tuple[str, str], dict[tuple[str, Terms], list[Device]]] = {}
     for device in devices.devices:
         there = pools.setdefault((device.id.driver, device.id.pool), {})
-        there.setdefault(device.node, []).append(device)
+        there.setdefault((device.node, device.node_terms), []).append(device)
     number = 0
-    for (driver, pool), nodes in pools.items():
-        for node, some in nodes.items():
+    for (driver, pool), places in pools.items():
+        for (node, terms), some in places.items():
             place: Plain = {"nodeName": node} if node else {"allNodes": True}
-            yield _slice(f"slice-{number}", driver, pool, len(nodes), [_device(one) for one in some], place)
+            if not node and terms is not None:
+                place = {"nodeSelector": _node_selector(terms)}
+            yield _slice(f"slice-{number}", driver, pool, len(places), [_device(one) for one in some], place)
             number += 1
     for position, name in enumerate(devices.incomplete):
         driver, _, pool = name.partition("/")
@@ -55,6 +62,8 @@ def _device(device: Device) -> Plain:
         }
     if device.capacity:
         plain["capacity"] = {key: {"value": f"{amount}m"} for key, amount in device.capacity.items()}
+    if device.taints:
+        plain["taints"] = [msgspec.to_builtins(taint) for taint in device.taints]
     return plain | ({keys.EXPORT_BLOCKED: device.blocked} if device.blocked else {})
 
 
@@ -75,12 +84,15 @@ def _claim(claim: ResourceClaim) -> Plain:
             for device_id in claim.allocated
         ]
         status["allocation"] = {"devices": {"results": results}}
-        if claim.node:
-            fields = [{"key": "metadata.name", "operator": "In", "values": [claim.node]}]
-            status["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": fields}]}
+        if claim.node_terms is not None:
+            status["allocation"]["nodeSelector"] = _node_selector(claim.node_terms)
     if claim.deleting:
         meta["deletionTimestamp"] = DELETION_TIME
     return _object("ResourceClaim", meta, {"spec": {"devices": devices}, "status": status})
+
+
+def _node_selector(terms: tuple[NodeTerm, ...]) -> Plain:
+    return {"nodeSelectorTerms": [node_term(term) for term in terms]}
 
 
 def _request(request: DeviceRequest) -> Plain:
@@ -91,6 +103,8 @@ def _request(request: DeviceRequest) -> Plain:
 
 def _wish(wish: DeviceWish) -> Plain:
     plain: Plain = {"deviceClassName": wish.device_class, "selectors": _selectors(wish.selectors)}
+    if wish.tolerations:
+        plain["tolerations"] = [msgspec.to_builtins(toleration) for toleration in wish.tolerations]
     return plain | {"allocationMode": "All" if wish.all else "ExactCount", "count": wish.count}
 
 

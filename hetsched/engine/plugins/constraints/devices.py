@@ -19,6 +19,7 @@ from hetsched.contracts.objects.devices import ResourceClaim
 from hetsched.contracts.objects.workload import Shape
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
+from hetsched.engine.cluster.selectors import nodes_of_terms
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.extension_points import Scope
@@ -45,8 +46,8 @@ class _PreparedClaims(NamedTuple):
     ),
     scope=Scope.CLUSTER,
     helped_by=frozenset(
-        {Event.NODE_ADDED, Event.NAMES_CHANGED, Event.STORAGE_CHANGED, Event.POD_RELEASED, Event.POD_PLACED,
-         Event.POD_CHANGED}
+        {Event.NODE_ADDED, Event.NODE_LABELS, Event.NAMES_CHANGED, Event.STORAGE_CHANGED, Event.POD_RELEASED,
+         Event.POD_PLACED, Event.POD_CHANGED}
     ),
 )  # fmt: skip
 class Devices:
@@ -88,7 +89,8 @@ class Devices:
             return found
         if not found.open:
             return None
-        grants = state.devices.allocate(found.open, state.reports[row].name, state.devices.devices_in_use())
+        places = state.devices.by_node(state, (row,)).get(row, [])
+        grants = state.devices.allocate(found.open, places, state.devices.devices_in_use())
         if isinstance(grants, str):
             return Refusal("DevicesNotAvailable", Message("the devices have been allocated to other pods"))
         return Allocation(devices=tuple(grants))
@@ -110,11 +112,9 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
             return found
         if found.allocated is None:
             still_open.append(found)
-        elif found.node:
-            away: Bools = np.ones(len(state.reports), np.bool_)
-            if found.node in state.row_of:
-                away[state.row_of[found.node]] = False
+        elif found.node_terms is not None:
             message = Message("the devices of claim {claim} are on another node", claim=found.name)
+            away = ~nodes_of_terms(state, found.node_terms)
             refused.append((Refusal("DevicesElsewhere", message, (found.name,), verdict=None), away))
     if still_open and only is None:
         refused += _without(still_open, state)
@@ -124,11 +124,11 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
     """Return refusals of the nodes that cannot serve all open claims of a pod, or whose search was stopped."""
     taken, few = state.devices.devices_in_use(), np.ones(len(state.reports), np.bool_)
+    tainted: Bools = np.zeros(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
-    named = range(len(state.reports)) if state.devices.has_reachable else _rows(state)
-    for row in named:
-        found = state.devices.allocate(claims, state.reports[row].name, taken)
-        few[row], long[row] = found == "few", found == "search"
+    for row, places in state.devices.by_node(state).items():
+        found = state.devices.allocate(claims, places, taken)
+        few[row], tainted[row], long[row] = found == "few", found == "taints", found == "search"
     names = ", ".join(claim.name for claim in claims)
     return [
         (
@@ -141,6 +141,14 @@ def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
         ),
         (
             Refusal(
+                "DevicesTainted",
+                Message("the devices for claim {names} have taints that its requests do not tolerate", names=names),
+                tuple(c.name for c in claims),
+            ),
+            tainted,
+        ),
+        (
+            Refusal(
                 "DevicesUndecided",
                 Message(
                     "the search for free devices for claim {names} reached the maximum number of steps", names=names
@@ -150,7 +158,3 @@ def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
             long,
         ),
     ]
-
-
-def _rows(state: ClusterState) -> list[int]:
-    return sorted(state.row_of[node] for node in state.devices.nodes() if node in state.row_of)
