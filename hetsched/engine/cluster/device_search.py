@@ -67,6 +67,8 @@ class DeviceSearch:
             if found is None:
                 continue
             count = len(found) if wish.all else wish.count
+            if count + sum(chosen is claim for chosen, *_ in self._chosen) > MOST_RESULTS:
+                continue
             name = f"{request.name}/{wish.name}" if wish.name else request.name
             if self._pick(found, 0, count, (claim, request.name, name), requests, at):
                 return True
@@ -107,7 +109,7 @@ class DeviceSearch:
             if self._steps > MOST_STEPS:
                 return False
             device = among[place]
-            if not self._meets_constraints(claim, request, device):
+            if not self._meets_constraints(claim, (request, name), device):
                 continue
             self._chosen.append((claim, request, name, device))
             self._used.add(device.id)
@@ -117,17 +119,25 @@ class DeviceSearch:
             self._used.discard(device.id)
         return False
 
-    def _meets_constraints(self, claim: ResourceClaim, request: str, device: Device) -> bool:
-        """Return whether a device and those already chosen for the claim satisfy the claim's constraints together."""
-        return all(self._same(rule, claim, request, device) for rule in claim.constraints)
+    def _meets_constraints(self, claim: ResourceClaim, names: tuple[str, str], device: Device) -> bool:
+        """Return whether a device and those already chosen for the claim satisfy the claim's constraints together.
 
-    def _same(self, rule: SameAttribute, claim: ResourceClaim, request: str, device: Device) -> bool:
-        if rule.requests and request not in rule.requests:
+        `names` are the names of the request and, in the form `request/alternative`, of its alternative.
+        """
+        return all(self._same(rule, claim, names, device) for rule in claim.constraints)
+
+    def _same(self, rule: SameAttribute, claim: ResourceClaim, names: tuple[str, str], device: Device) -> bool:
+        if not _applies(rule, names):
             return True
         value = device.attributes.get(rule.attribute)
         others = (
             other.attributes.get(rule.attribute)
-            for one, chosen, _, other in self._chosen
-            if one is claim and (not rule.requests or chosen in rule.requests)
+            for one, *chosen, other in self._chosen
+            if one is claim and _applies(rule, chosen)
         )
         return value is not None and all(type(other) is type(value) and other == value for other in others)
+
+
+def _applies(rule: SameAttribute, names: Sequence[str]) -> bool:
+    """Return whether a constraint names the request or its alternative; without requests it applies to all."""
+    return not rule.requests or any(name in rule.requests for name in names)

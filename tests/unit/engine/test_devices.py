@@ -163,6 +163,23 @@ def test_devices_with_match_attributes_are_searched_together() -> None:
     assert Scene(*there, absent, pod("c")).placed["p"] == (None, [])
 
 
+def test_constraint_may_name_one_alternative_of_a_request() -> None:
+    there = node("n1"), slice_of("n1", device("d0", root=1), device("d1", root=2), device("d2", root=2))
+    alternatives = [{"name": "one", **wish()}, {"name": "any", **wish()}]
+    choice = {"name": "either", "firstAvailable": alternatives}
+    for name, devices in (("either/one", ["first=d0", "either/any=d1"]), ("either/any", ["first=d0", "either/one=d1"])):
+        alike = {"constraints": [{"matchAttribute": f"{DRIVER}/root", "requests": ["first", name]}]}
+        assert Scene(*there, claim("c", exactly("first"), choice, **alike), pod("c")).placed["p"] == ("n1", devices)
+
+
+def test_alternative_with_too_many_devices_for_one_claim_is_skipped() -> None:
+    there = node("n1"), slice_of("n1", *(device(f"d{i:02}") for i in range(40)))
+    alternatives = [{"name": "most", **wish(count=30)}, {"name": "one", **wish()}]
+    choice = {"name": "r", "firstAvailable": alternatives}
+    scene = Scene(*there, claim("c", exactly("a", count=3), choice), pod("c"))
+    assert scene.placed["p"] == ("n1", ["a=d00", "a=d01", "a=d02", "r/one=d03"])
+
+
 def test_long_search_ends_with_a_reason() -> None:
     # 15 equal devices are requested of 13 and 12: it is impossible, and a search would try more than 13 over 3 times 10
     # over 3 … sets.

@@ -31,7 +31,7 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
         constraints.append(
             SameAttribute(constraint.text("matchAttribute"), tuple(constraint.value.get("requests") or ()))
         )
-    if sum(max((wish.count for wish in request.wishes), default=0) for request in requests) > MOST_RESULTS:
+    if sum(min((wish.count for wish in request.wishes), default=0) for request in requests) > MOST_RESULTS:
         unsupported.append(f"{devices.path}: more than {MOST_RESULTS} devices")
     allocation = status.view("allocation")
     results = allocation.view("devices").views("results")
