@@ -185,7 +185,7 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
         assert snapshot.state.digest() == rebuilt.state.digest()
         assert snapshot.state.volumes.attached == rebuilt.state.volumes.attached == {("csi", "h"): {0: 1}}
         assert snapshot.state.volumes.users == rebuilt.state.volumes.users
-        assert snapshot.state.devices.allocated == rebuilt.state.devices.allocated == {grant.device: "default/gpu"}
+        assert snapshot.state.devices.promised == rebuilt.state.devices.promised == {"default/gpu": [grant]}
         assert snapshot.state.budgets == rebuilt.state.budgets
     monkeypatch.undo()
     spaces = msgspec.structs.replace(content, namespaces={"other": {"a": "b"}})

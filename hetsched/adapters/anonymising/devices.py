@@ -57,10 +57,17 @@ class DeviceNames:
                 self._selector_text(text): SelectorVerdict(found.true, found.unknown, WITHHELD if found.unknown else "")
                 for text, found in devices.verdicts.items()
             },
-            incomplete=renamed(self._incomplete, devices.incomplete),
+            incomplete=renamed(self._pool, devices.incomplete),
+            counters={self._pool(pool): self._counters(counters) for pool, counters in devices.counters.items()},
         )
 
-    def _incomplete(self, pool: str) -> str:
+    def _counters(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        return {
+            "/".join(self._names.of(ATTRIBUTE, part) for part in name.split("/")): amount
+            for name, amount in amounts.items()
+        }
+
+    def _pool(self, pool: str) -> str:
         driver, slash, name = pool.partition("/")
         return f"{self._names.driver(driver)}{slash}{self._names.of(POOL, name)}"
 
@@ -82,6 +89,7 @@ class DeviceNames:
             attributes={**answers, **equal},
             blocked=WITHHELD if device.blocked else "",
             node_terms=self._names.node_terms(device.node_terms),
+            consumes=self._counters(device.consumes),
             taints=renamed(self._names.taint, device.taints),
         )
 

@@ -28,6 +28,11 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.driver}/{self.pool}/{self.name}"
 
+    @property
+    def pool_key(self) -> str:
+        """`driver/pool`."""
+        return f"{self.driver}/{self.pool}"
+
 
 class Device(msgspec.Struct, frozen=True):
     """One device of a ResourceSlice.
@@ -36,8 +41,9 @@ class Device(msgspec.Struct, frozen=True):
     the device, or all nodes if `node_terms` is None.
 
     `attributes` and `capacity` (in thousandths) have qualified names; `versions` contains the attributes of type
-    version. `taints` are the NoSchedule and NoExecute taints of the slice and of DeviceTaintRules. `blocked` is the
-    reason why the device must not be allocated.
+    version. `taints` are the NoSchedule and NoExecute taints of the slice and of DeviceTaintRules. `consumes` contains
+    the amounts (in thousandths) of the pool's counters, by `set/counter`. `blocked` is the reason why the device must
+    not be allocated.
     """
 
     id: DeviceId
@@ -48,6 +54,7 @@ class Device(msgspec.Struct, frozen=True):
     blocked: str = ""
     taints: tuple[Taint, ...] = ()
     node_terms: tuple[NodeTerm, ...] | None = None
+    consumes: dict[str, int] = {}
 
 
 class DeviceWish(msgspec.Struct, frozen=True):
@@ -116,7 +123,8 @@ class SelectorVerdict(msgspec.Struct, frozen=True):
 class Devices(msgspec.Struct, frozen=True):
     """All devices, the selectors of each class, all claims by `namespace/name`, and the verdict of each selector.
 
-    `incomplete` lists pools with missing slices, as `driver/pool`.
+    `incomplete` lists pools with missing or contradictory slices, as `driver/pool`. `counters` contains the counters of
+    each pool (in thousandths), by `driver/pool` and by `set/counter`.
     """
 
     devices: tuple[Device, ...] = ()
@@ -124,6 +132,7 @@ class Devices(msgspec.Struct, frozen=True):
     claims: dict[str, ResourceClaim] = {}
     verdicts: dict[str, SelectorVerdict] = {}
     incomplete: tuple[str, ...] = ()
+    counters: dict[str, dict[str, int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.devices or self.classes or self.claims)

@@ -22,6 +22,8 @@ from hetsched.contracts.objects.devices import (
 )
 from hetsched.engine.framework.tolerations import repelling
 
+from .device_usage import DeviceUsage
+
 MOST_STEPS = 20_000
 
 
@@ -36,14 +38,14 @@ class DeviceSearch:
         known: Devices,
         matching: Callable[[DeviceWish], frozenset[int]],
         places: Sequence[int],
-        taken: set[DeviceId],
+        usage: DeviceUsage,
         *,
         ignore_taints: bool = False,
     ) -> None:
         self._known = known
         self._matching = matching
         self._places = sorted(places, key=lambda place: known.devices[place].id)
-        self._taken = taken
+        self._usage = usage
         self._ignore_taints = ignore_taints
         self._chosen: list[tuple[ResourceClaim, str, str, Device]] = []  # claim, request, name in the result, device
         self._used: set[DeviceId] = set()
@@ -78,15 +80,17 @@ class DeviceSearch:
         """Return the free devices that match `wish`, or None if there are too few."""
         means, devices = self._matching(wish), self._known.devices
         there = [devices[place] for place in self._places if place in means]
-        free = [d for d in there if d.id not in self._taken and d.id not in self._used and self._is_usable(wish, d)]
+        free = [device for device in there if self._is_usable(wish, device)]
         if wish.all:
             whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._known.incomplete
             return free if whole else None
         return free if len(free) >= wish.count else None
 
     def _is_usable(self, wish: DeviceWish, device: Device) -> bool:
-        """Return whether a device may be allocated to a request that tolerates these taints."""
-        return not device.blocked and (self._ignore_taints or repelling(wish.tolerations, device.taints) is None)
+        """Return whether a device is free and its taints are tolerated."""
+        if device.blocked or device.id in self._usage.exclusive or device.id in self._used:
+            return False
+        return self._ignore_taints or repelling(wish.tolerations, device.taints) is None
 
     def _pick(
         self,
@@ -109,7 +113,7 @@ class DeviceSearch:
             if self._steps > MOST_STEPS:
                 return False
             device = among[place]
-            if not self._meets_constraints(claim, (request, name), device):
+            if not self._has_counters(device) or not self._meets_constraints(claim, (request, name), device):
                 continue
             self._chosen.append((claim, request, name, device))
             self._used.add(device.id)
@@ -118,6 +122,15 @@ class DeviceSearch:
             self._chosen.pop()
             self._used.discard(device.id)
         return False
+
+    def _has_counters(self, device: Device) -> bool:
+        """Return whether the counters of the pool suffice for a device in addition to those already chosen."""
+        pool = device.id.pool_key
+        others = [other.consumes for *_, other in self._chosen if other.consumes and other.id.pool_key == pool]
+        return all(
+            amount + sum(other.get(name, 0) for other in others) <= self._usage.remaining[pool][name]
+            for name, amount in device.consumes.items()
+        )
 
     def _meets_constraints(self, claim: ResourceClaim, names: tuple[str, str], device: Device) -> bool:
         """Return whether a device and those already chosen for the claim satisfy the claim's constraints together.

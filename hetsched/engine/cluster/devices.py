@@ -21,17 +21,17 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import Devices as Known
 from hetsched.contracts.objects.devices import (
-    DeviceId,
     DeviceWish,
     ResourceClaim,
 )
-from hetsched.contracts.objects.devices import Devices as Known
 from hetsched.contracts.objects.node_constraints import NodeTerm
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
 from .device_search import DeviceSearch
+from .device_usage import DeviceUsage
 from .placed_pod import PlacedPod
 from .selectors import nodes_of_terms
 from .state_view import StateView
@@ -42,12 +42,12 @@ MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 class DeviceState:
     """The devices of a cluster state: the inventory, and the devices promised to placed pods."""
 
-    __slots__ = ("_by_node", "_by_terms", "_found", "_on_any_node", "allocated", "digest", "known", "reserved_for")
+    __slots__ = ("_by_node", "_by_terms", "_found", "_on_any_node", "digest", "known", "promised", "reserved_for")
 
     def __init__(self, known: Known | None = None) -> None:
         self.known = known or Known()
         self.reserved_for: dict[str, dict[str, int]] = {}  # claim -> pod -> row
-        self.allocated: dict[DeviceId, str] = {}  # device -> the claim it is allocated to
+        self.promised: dict[str, list[DeviceGrant]] = {}  # claim -> devices that the cluster may not have recorded yet
         self._index()
 
     def _index(self) -> None:
@@ -75,12 +75,14 @@ class DeviceState:
             {**more.claims, **known.claims},
             {**(more.verdicts if same else {}), **known.verdicts},
             known.incomplete or more.incomplete,
+            known.counters if known.devices else more.counters,
         )
         self._index()
 
     def copy(self) -> DeviceState:
         other = object.__new__(DeviceState)
-        other.known, other.digest, other.allocated = self.known, self.digest, dict(self.allocated)
+        other.known, other.digest = self.known, self.digest
+        other.promised = {claim: list(grants) for claim, grants in self.promised.items()}
         other.reserved_for = {claim: dict(pods) for claim, pods in self.reserved_for.items()}
         other._by_node, other._by_terms, other._on_any_node = self._by_node, self._by_terms, self._on_any_node
         other._found = self._found
@@ -93,14 +95,17 @@ class DeviceState:
         for grant in placed.allocation.devices:
             key = f"{placed.pod.namespace}/{grant.claim}"
             pods = self.reserved_for.setdefault(key, {})
+            promised = self.promised.setdefault(key, [])
             if sign > 0:
                 pods[placed.pod.key] = placed.row
-                self.allocated[grant.device] = key
+                promised.append(grant)
             else:
                 pods.pop(placed.pod.key, None)
-                self.allocated.pop(grant.device, None)
+                promised.remove(grant)
             if not pods:
                 self.reserved_for.pop(key)
+            if not promised:
+                self.promised.pop(key)
 
     # -- claims of pods --------------------------------------------------------------------------------------------
 
@@ -196,23 +201,22 @@ class DeviceState:
                 found[row] = places
         return found
 
-    def devices_in_use(self) -> set[DeviceId]:
-        """Return every device that is allocated or promised to a claim."""
-        device_ids = {device for claim in self.known.claims.values() for device in claim.allocated or ()}
-        return device_ids | self.allocated.keys()
+    def usage(self) -> DeviceUsage:
+        """Return the use of the devices by all claims and placed pods."""
+        return DeviceUsage(self.known, self.promised)
 
     def allocate(
         self,
         claims: Sequence[ResourceClaim],
         places: Sequence[int],
-        devices_in_use: set[DeviceId],
+        usage: DeviceUsage,
     ) -> list[DeviceGrant] | str:
         """Return devices for all open claims of a pod among a node's devices, or the reason why there are none.
 
         The reason is `few` (too few free devices), `taints` (enough devices only if taints are ignored) or `search`
         (the search was stopped).
         """
-        find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], places, devices_in_use)
+        find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], places, usage)
         found = find().run(claims)
         if found != "few" or not any(self.known.devices[place].taints for place in places):
             return found

@@ -58,6 +58,26 @@ def shared_slice(*devices: dict[str, Any], **nodes: Any) -> dict[str, Any]:
     return found
 
 
+def counters(place: str, count: int = 2, **amounts: str) -> dict[str, Any]:
+    """Return the slice with the counters of a pool, which has `count` slices."""
+    found = slice_of(place, count=count)
+    del found["spec"]["nodeName"], found["spec"]["devices"]
+    sets = [{"name": "gpu", "counters": {name: {"value": value} for name, value in amounts.items()}}]
+    found["spec"] |= {"allNodes": True, "sharedCounters": sets}
+    return found
+
+
+def again(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the object with another name."""
+    return {**found, "metadata": {"name": f"{found['metadata']['name']}-again"}}
+
+
+def part(name: str, root: int = 0, **amounts: str) -> dict[str, Any]:
+    """Return a device that consumes counters."""
+    consumed = [{"counterSet": "gpu", "counters": {counter: {"value": value} for counter, value in amounts.items()}}]
+    return device(name, root=root, consumesCounters=consumed)
+
+
 def kind(name: str = "gpu", expression: str = f'device.driver == "{DRIVER}"') -> dict[str, Any]:
     spec = {"selectors": [{"cel": {"expression": expression}}]}
     return {"apiVersion": API, "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
@@ -128,9 +148,9 @@ def test_no_device_is_allocated_twice() -> None:
 
 def test_ended_pod_releases_its_devices() -> None:
     scene = Scene(node("n1"), slice_of("n1", device("d0")), claim("a", exactly("gpu")), pod("a"))
-    assert len(scene.state.devices.devices_in_use()) == 1
+    assert len(scene.state.devices.usage().exclusive) == 1
     scene.state.forget("default/p")
-    assert (scene.state.devices.devices_in_use(), scene.state.devices.reserved_for) == (set(), {})
+    assert (scene.state.devices.usage().exclusive, scene.state.devices.reserved_for) == (set(), {})
 
 
 def test_all_means_every_one_of_the_node() -> None:
@@ -193,7 +213,6 @@ def test_long_search_ends_with_a_reason() -> None:
 @pytest.mark.parametrize(
     "blocked",
     [
-        {"consumesCounters": [{"counterSet": "x", "counters": {"m": {"value": "1"}}}]},
         {"allowMultipleAllocations": True},
         {"bindsToNode": True},
         {"somethingNew": 1},
@@ -397,6 +416,51 @@ def test_pod_of_an_allocated_claim_fits_the_nodes_of_its_selector() -> None:
     assert scene.diagnosed["p"][1] == "DevicesElsewhere"
 
 
+def test_devices_share_the_counters_of_their_pool() -> None:
+    there = slice_of("n1", part("whole", memory="40Gi"), part("half", memory="20Gi"), part("last", memory="20480Mi"),
+                     count=2)  # fmt: skip
+    halves = [item for name in "abc" for item in (claim(name, exactly("gpu", count=1)), pod(name, name=name))]
+    scene = Scene(node("n1"), counters("n1", memory="40Gi", slots="7"), there, *halves)
+    assert scene.placed == {"a": ("n1", ["gpu=half"]), "b": ("n1", ["gpu=last"]), "c": (None, [])}
+    assert scene.diagnosed["c"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
+    assert list(scene.state.devices.usage().excesses()) == []
+
+
+def test_search_returns_to_devices_with_fewer_counters() -> None:
+    there = slice_of("n1", part("a", memory="30"), part("b", memory="15"), part("c", memory="25"), count=2)
+    scene = Scene(node("n1"), counters("n1", memory="40"), there, claim("c", exactly("gpu", count=2)), pod("c"))
+    assert scene.placed["p"] == ("n1", ["gpu=b", "gpu=c"])
+    every = claim("c", exactly("gpu", allocationMode="All"))
+    assert Scene(node("n1"), counters("n1", memory="69"), there, every, pod("c")).placed["p"] == (None, [])
+    assert len(Scene(node("n1"), counters("n1", memory="70"), there, every, pod("c")).placed["p"][1]) == 3
+
+
+def test_allocated_device_of_another_node_consumes_counters_of_the_pool() -> None:
+    first, second = (slice_of("fabric", part(name, memory="30"), nodeName=name, count=3) for name in ("n1", "n2"))
+    second["metadata"]["name"] = "second"
+    results = [{"request": "gpu", "driver": DRIVER, "pool": "fabric", "device": "n1"}]
+    had = claim("had", exactly("gpu"), status={"allocation": {"devices": {"results": results}}})
+    objects = node("n1"), node("n2"), first, second, claim("c", exactly("gpu")), pod("c")
+    assert Scene(*objects, had, counters("fabric", 3, memory="50")).placed["p"] == (None, [])
+    assert Scene(*objects, had, counters("fabric", 3, memory="60")).placed["p"] == ("n2", ["gpu=n2"])
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        pytest.param([counters("n1", memory="9"), slice_of("n1", part("a", slots="1"), count=2)], id="absent counter"),
+        pytest.param([slice_of("n1", device("a"), device("a"))], id="two devices of one name"),
+        pytest.param(
+            [counters("n1", 3, memory="9"), slice_of("n1", device("a"), count=3), again(counters("n1", 3, memory="8"))],
+            id="two counters of one name",
+        ),
+    ],
+)
+def test_contradictory_pool_is_not_used(pool: list[dict[str, Any]]) -> None:
+    scene = Scene(node("n1"), *pool, claim("c", exactly("gpu")), pod("c"))
+    assert scene.placed["p"] == (None, [])
+
+
 def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
     results = [{"request": "gpu", "driver": DRIVER, "pool": "n2", "device": "d0"}]
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
@@ -419,8 +483,8 @@ def test_export_round_trip() -> None:
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
     }
     status["allocation"] |= in_rack("r")
-    whole = slice_of("n1", rich, device("d1"), device("d2", somethingNew=1))
-    part = slice_of("n2", device("d9"), count=2)
+    whole = slice_of("n1", rich, device("d1"), device("d2", somethingNew=1), part("d3", memory="1Gi"), count=2)
+    incomplete = slice_of("n2", device("d9"), count=2)
     spread = shared_slice(device("d5", **in_rack("r")), device("d6", allNodes=True), perDeviceNodeSelection=True)
     claims = [
         claim("a", either, constraints=[{"matchAttribute": f"{DRIVER}/root", "requests": ["x"]}]),
@@ -428,9 +492,18 @@ def test_export_round_trip() -> None:
         claim("c", exactly("gpu", adminAccess=True)),
         claim("d", exactly("gpu", f'device.capacity["{DRIVER}"].memory.isGreaterThan(quantity("1Gi"))')),
     ]
-    objects = [kind(), node("n1"), whole, part, spread, *claims, pod("a")]
+    objects = [
+        kind(),
+        node("n1"),
+        whole,
+        counters("n1", memory="2Gi", slots="7"),
+        incomplete,
+        spread,
+        *claims,
+        pod("a"),
+    ]
     found = parse_cluster([("cluster", yaml.safe_dump_all(objects).encode())])
-    again = parse_cluster([("again", write_cluster(found))])
-    assert again.devices == found.devices
+    copy = parse_cluster([("again", write_cluster(found))])
+    assert copy.devices == found.devices
     assert found.devices.devices[0].capacity == {f"{DRIVER}/memory": 40 * 2**30 * 1000}
-    assert [one.shape.devices for one in again.pending] == [one.shape.devices for one in found.pending]
+    assert [one.shape.devices for one in copy.pending] == [one.shape.devices for one in found.pending]

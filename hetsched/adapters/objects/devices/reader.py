@@ -2,7 +2,7 @@
 
 The objects are ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims. Only the slices of a pool's highest
 generation are used, and only if all of them are present. DeviceTaintRules add taints to the devices that they select. A
-device that needs an unsupported feature (shared counters, several simultaneous users, binding conditions) is kept but
+device that needs an unsupported feature (several simultaneous users, binding conditions) is kept but
 never allocated. A claim that requests an unsupported feature is kept; pods that use the claim are refused with the name
 of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those of the class first, and
 each only for devices that match the previous ones.
@@ -11,7 +11,7 @@ Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from hetsched.contracts.objects.node_report import Taint
 from ..fields import FieldView
 from .claims import resource_claim, selectors
 from .selector_verdicts import evaluate, is_supported, selector_verdicts
-from .slices import device_taint, devices_of
+from .slices import counters, device_taint, devices_of
 
 
 class DeviceReader:
@@ -65,17 +65,41 @@ class DeviceReader:
             counts[pool] = counts.get(pool, 0) + 1
             wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
         incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
-        read = [device for spec, pool in current if pool not in incomplete for device in devices_of(spec)]
+        complete = [(spec, pool) for spec, pool in current if pool not in incomplete]
+        read, shared, contradictory = _pools(complete)
         classes = {**self._known.classes, **self._classes}
         devices = tuple(self._tainted(device, classes) for device in read or self._known.devices)
         verdicts = selector_verdicts(devices, classes, self._claims.values())
-        return Devices(devices, classes, self._claims, verdicts, tuple(sorted(incomplete)))
+        pools = tuple(sorted(incomplete | contradictory))
+        return Devices(devices, classes, self._claims, verdicts, pools, shared if read else self._known.counters)
 
     def _tainted(self, device: Device, classes: Mapping[str, tuple[str, ...]]) -> Device:
         """Return a device with the taints of the rules that select it."""
         added = dict.fromkeys(rule.taint for rule in self._taint_rules if rule.selects(device, classes))
         taints = tuple(dict.fromkeys((*device.taints, *added)))
         return device if taints == device.taints else msgspec.structs.replace(device, taints=taints)
+
+
+def _pools(slices: Sequence[tuple[FieldView, str]]) -> tuple[list[Device], dict[str, dict[str, int]], set[str]]:
+    """Return the devices and the counters of pools, and the contradictory pools, whose devices are left out.
+
+    A pool is contradictory if two devices or two counters have the same name, or a device consumes an absent counter.
+    """
+    devices: dict[str, list[Device]] = {}
+    shared: dict[str, dict[str, int]] = {}
+    contradictory: set[str] = set()
+    for spec, pool in slices:
+        devices.setdefault(pool, []).extend(devices_of(spec))
+        for name, amount in counters(spec):
+            if name in shared.setdefault(pool, {}):
+                contradictory.add(pool)
+            shared[pool][name] = amount
+    for pool, some in devices.items():
+        names = {device.id for device in some}
+        if len(names) < len(some) or any(device.consumes.keys() - shared.get(pool, {}).keys() for device in some):
+            contradictory.add(pool)
+    valid = [device for pool, some in devices.items() if pool not in contradictory for device in some]
+    return valid, {pool: found for pool, found in shared.items() if pool not in contradictory}, contradictory
 
 
 class _TaintRule:

@@ -15,7 +15,8 @@ from ..fields import FieldView
 from ..selectors import node_terms
 
 _DEVICE = {
-    "name", "attributes", "capacity", "taints", "nodeName", "nodeSelector", "allNodes", keys.EXPORT_BLOCKED,
+    "name", "attributes", "capacity", "taints", "nodeName", "nodeSelector", "allNodes", "consumesCounters",
+    keys.EXPORT_BLOCKED,
 }  # fmt: skip
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
 Plain = dict[str, Any]
@@ -24,13 +25,10 @@ Plain = dict[str, Any]
 def devices_of(spec: FieldView) -> Iterator[Device]:
     """Yield the devices of a slice."""
     driver, pool = spec.text("driver"), spec.view("pool").text("name")
-    blocked = ""
-    if spec.value.get("sharedCounters"):
-        blocked = "spec.sharedCounters"
     for device in spec.views("devices"):
         attributes, odd = _attributes(device, driver)
         extra = sorted(set(device.value) - _DEVICE)
-        why = device.text(keys.EXPORT_BLOCKED) or blocked or (f"devices[].{extra[0]}" if extra else "")
+        why = device.text(keys.EXPORT_BLOCKED) or (f"devices[].{extra[0]}" if extra else "")
         place = device if spec.flag("perDeviceNodeSelection") else spec
         versions = tuple(
             "/".join(_qualified(key, driver))
@@ -46,8 +44,26 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
             versions=versions,
             capacity=_capacity(device, driver),
             blocked=why or odd,
+            consumes=consumed_counters(device),
             taints=tuple(filter(None, map(device_taint, device.views("taints")))),
         )
+
+
+def counters(spec: FieldView) -> Iterator[tuple[str, int]]:
+    """Yield the shared counters of a slice as `set/counter` and amount in thousandths."""
+    for each in spec.views("sharedCounters"):
+        yield from _amounts(each, each.text("name"))
+
+
+def consumed_counters(device: FieldView) -> dict[str, int]:
+    """Return the amounts (in thousandths) of the counters that a device consumes, by `set/counter`."""
+    return dict(pair for each in device.views("consumesCounters") for pair in _amounts(each, each.text("counterSet")))
+
+
+def _amounts(holder: FieldView, name: str) -> Iterator[tuple[str, int]]:
+    counters = holder.view("counters")
+    for counter in counters.value:
+        yield f"{name}/{counter}", quantity(counters.view(counter).text("value"))
 
 
 def device_taint(taint: FieldView) -> Taint | None:

@@ -36,8 +36,13 @@ def device_objects(devices: Devices) -> Iterator[Plain]:
             place: Plain = {"nodeName": node} if node else {"allNodes": True}
             if not node and terms is not None:
                 place = {"nodeSelector": _node_selector(terms)}
-            yield _slice(f"slice-{number}", driver, pool, len(places), [_device(one) for one in some], place)
+            count = len(places) + (f"{driver}/{pool}" in devices.counters)
+            yield _slice(f"slice-{number}", driver, pool, count, [_device(one) for one in some], place)
             number += 1
+    for position, (key, counters) in enumerate(devices.counters.items()):
+        driver, _, pool = key.partition("/")
+        count = len(pools.get((driver, pool), ())) + 1
+        yield _slice(f"counters-{position}", driver, pool, count, [], {"sharedCounters": _counters("name", counters)})
     for position, name in enumerate(devices.incomplete):
         driver, _, pool = name.partition("/")
         yield _slice(f"part-{position}", driver, pool, 2, [], {"allNodes": True})
@@ -62,9 +67,20 @@ def _device(device: Device) -> Plain:
         }
     if device.capacity:
         plain["capacity"] = {key: {"value": f"{amount}m"} for key, amount in device.capacity.items()}
+    if device.consumes:
+        plain["consumesCounters"] = _counters("counterSet", device.consumes)
     if device.taints:
         plain["taints"] = [msgspec.to_builtins(taint) for taint in device.taints]
     return plain | ({keys.EXPORT_BLOCKED: device.blocked} if device.blocked else {})
+
+
+def _counters(key: str, amounts: dict[str, int]) -> list[Plain]:
+    """Format amounts by `set/counter` as a list of sets, with the name of a set under `key`."""
+    sets: dict[str, Plain] = {}
+    for name, amount in amounts.items():
+        counter_set, _, counter = name.partition("/")
+        sets.setdefault(counter_set, {})[counter] = {"value": f"{amount}m"}
+    return [{key: name, "counters": counters} for name, counters in sets.items()]
 
 
 def _claim(claim: ResourceClaim) -> Plain:

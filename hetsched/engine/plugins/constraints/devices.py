@@ -90,7 +90,7 @@ class Devices:
         if not found.open:
             return None
         places = state.devices.by_node(state, (row,)).get(row, [])
-        grants = state.devices.allocate(found.open, places, state.devices.devices_in_use())
+        grants = state.devices.allocate(found.open, places, state.devices.usage())
         if isinstance(grants, str):
             return Refusal("DevicesNotAvailable", Message("the devices have been allocated to other pods"))
         return Allocation(devices=tuple(grants))
@@ -123,11 +123,11 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
 
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
     """Return refusals of the nodes that cannot serve all open claims of a pod, or whose search was stopped."""
-    taken, few = state.devices.devices_in_use(), np.ones(len(state.reports), np.bool_)
+    usage, few = state.devices.usage(), np.ones(len(state.reports), np.bool_)
     tainted: Bools = np.zeros(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
     for row, places in state.devices.by_node(state).items():
-        found = state.devices.allocate(claims, places, taken)
+        found = state.devices.allocate(claims, places, usage)
         few[row], tainted[row], long[row] = found == "few", found == "taints", found == "search"
     names = ", ".join(claim.name for claim in claims)
     return [
