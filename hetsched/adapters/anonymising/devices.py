@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hetsched.contracts.objects.devices import (
+    AttributeConstraint,
     Device,
     DeviceRequest,
     Devices,
     DeviceWish,
     ResourceClaim,
-    SameAttribute,
     SelectorVerdict,
     Value,
 )
@@ -116,7 +116,7 @@ class DeviceNames:
                 for request in claim.requests
             ),
             constraints=tuple(
-                SameAttribute(
+                AttributeConstraint(
                     self._attribute(constraint.attribute), renamed(self._names.request_name, constraint.requests)
                 )
                 for constraint in claim.constraints

@@ -78,7 +78,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     wishes: tuple[DeviceWish, ...]
 
 
-class SameAttribute(msgspec.Struct, frozen=True):
+class AttributeConstraint(msgspec.Struct, frozen=True):
     """Constraint that all devices of these requests (all requests if empty) have the same value of an attribute."""
 
     attribute: str
@@ -96,7 +96,7 @@ class ResourceClaim(msgspec.Struct, frozen=True):
     name: str
     uid: str = ""
     requests: tuple[DeviceRequest, ...] = ()
-    constraints: tuple[SameAttribute, ...] = ()
+    constraints: tuple[AttributeConstraint, ...] = ()
     allocated: tuple[DeviceId, ...] | None = None
     node_terms: tuple[NodeTerm, ...] | None = None
     users: tuple[str, ...] = ()

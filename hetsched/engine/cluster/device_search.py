@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import (
     MOST_RESULTS,
+    AttributeConstraint,
     Device,
     DeviceId,
     DeviceRequest,
     Devices,
     DeviceWish,
     ResourceClaim,
-    SameAttribute,
 )
 from hetsched.engine.framework.tolerations import repelling
 
@@ -139,7 +139,7 @@ class DeviceSearch:
         """
         return all(self._same(rule, claim, names, device) for rule in claim.constraints)
 
-    def _same(self, rule: SameAttribute, claim: ResourceClaim, names: tuple[str, str], device: Device) -> bool:
+    def _same(self, rule: AttributeConstraint, claim: ResourceClaim, names: tuple[str, str], device: Device) -> bool:
         if not _applies(rule, names):
             return True
         value = device.attributes.get(rule.attribute)
@@ -151,6 +151,6 @@ class DeviceSearch:
         return value is not None and all(type(other) is type(value) and other == value for other in others)
 
 
-def _applies(rule: SameAttribute, names: Sequence[str]) -> bool:
+def _applies(rule: AttributeConstraint, names: Sequence[str]) -> bool:
     """Return whether a constraint names the request or its alternative; without requests it applies to all."""
     return not rule.requests or any(name in rule.requests for name in names)

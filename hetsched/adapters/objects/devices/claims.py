@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hetsched.contracts.objects.devices import (
     MOST_RESULTS,
+    AttributeConstraint,
     DeviceId,
     DeviceRequest,
     DeviceWish,
     ResourceClaim,
-    SameAttribute,
 )
 from hetsched.contracts.objects.node_constraints import Toleration
 
@@ -29,7 +29,7 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
         if "matchAttribute" not in constraint or set(constraint.value) - {"matchAttribute", "requests"}:
             unsupported.append(constraint.place(next(iter(set(constraint.value) - {"requests"}), "")))
         constraints.append(
-            SameAttribute(constraint.text("matchAttribute"), tuple(constraint.value.get("requests") or ()))
+            AttributeConstraint(constraint.text("matchAttribute"), tuple(constraint.value.get("requests") or ()))
         )
     if sum(min((wish.count for wish in request.wishes), default=0) for request in requests) > MOST_RESULTS:
         unsupported.append(f"{devices.path}: more than {MOST_RESULTS} devices")
