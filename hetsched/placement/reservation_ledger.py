@@ -116,6 +116,7 @@ def _devices(cluster: Cluster, reservation: Reservation, reserved: ReservedPod) 
             device=grant.device.name,
         )
         for grant in reserved.allocation.devices
+        if not grant.admin and grant.consumed is None  # an index cannot check shares of a device
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hetsched.contracts.objects.allocation import Allocation, DeviceGrant, VolumeGrant
 from hetsched.contracts.objects.cluster import ClusterContent, DisruptionBudget
-from hetsched.contracts.objects.devices import DeviceId, Devices, ResourceClaim
+from hetsched.contracts.objects.devices import AllocatedDevice, DeviceId, Devices, ResourceClaim
 from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.objects.storage import PersistentVolume, Storage, VolumeClaim
 from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse, DeviceUse
@@ -173,7 +173,9 @@ def test_volumes_devices_and_budgets_are_applied_without_a_rebuild(monkeypatch: 
             volumes={"disk": PersistentVolume("disk", driver="csi", handle="h")},
             claims={"default/data": VolumeClaim("default", "data", ClaimRequest(), volume="disk")},
         ),
-        devices=Devices(claims={"default/gpu": ResourceClaim("default", "gpu", allocated=(grant.device,))}),
+        devices=Devices(
+            claims={"default/gpu": ResourceClaim("default", "gpu", allocated=(AllocatedDevice(grant.device),))}
+        ),
         budgets=(DisruptionBudget("default", "some"),),
     )
     before = Cluster.objects.get(pk=cluster.pk).definitions

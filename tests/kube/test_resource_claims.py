@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.adapters.kubernetes.device_allocation import allocate
 from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
@@ -103,16 +103,33 @@ def test_undecidable_selector_is_rejected_and_never_guessed(api: Api, cluster: C
     assert "CEL runtime error: the device has no speed" in Decision.objects.latest("id").summary
 
 
-def test_unsupported_claim_is_rejected_with_its_field(api: Api, cluster: Cluster, followed: Informer) -> None:
-    request = exactly("gpu", capacity={"requests": {"memory": "1Gi"}})
-    try:
-        asking(api, followed, "part", request)
-    except ApiFailure:
-        pytest.skip("this API server does not serve shares of capacity")
-    if known("part").unsupported == "":
-        pytest.skip("this API server drops shares of capacity")
+def test_claims_get_shares_of_a_device(api: Api, cluster: Cluster, followed: Informer) -> None:
+    policy = {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}
+    memory = {"memory": {"value": "4Gi", "requestPolicy": policy}}
+    counted = {"consumesCounters": [{"counterSet": "slots", "counters": {"n": {"value": "1"}}}]}
+    shared = device("part", "l40", fields={"allowMultipleAllocations": True, "capacity": memory, **counted})
+    other = device("whole", "l40", fields=counted)
+    make_shared_slice(api, "parts", shared, other, nodeName="a", count=2)
+    counters = [{"name": "slots", "counters": {"n": {"value": "1"}}}]
+    make_shared_slice(api, "parts", name="counters", count=2, allNodes=True, sharedCounters=counters)
+    eventually(followed, lambda: len(Cluster.objects.get().definitions.devices.devices) == 4)
+    request = exactly(
+        "gpu", 'device.attributes["gpu.example.com"].model == "l40"', capacity={"requests": {"memory": "1500Mi"}}
+    )
+    for name in ("one", "two", "more"):
+        asking(api, followed, name, request)
     decide(followed, cluster)
-    assert (states(), reasons()) == ({"part": "misconfigured"}, ["FeatureNotSupported"])
+    binding_cycle.run(cluster.pk)
+    assert states()["more"] == "not-now"
+    results = [claim_of(api, name)["status"]["allocation"]["devices"]["results"] for name in ("one", "two")]
+    assert [result["device"] for (result,) in results] == ["part", "part"]
+    assert [result["consumedCapacity"] for (result,) in results] == [{"memory": str(2**31)}] * 2
+    assert len({result["shareID"] for (result,) in results}) == 2
+    assert not ReservedDevice.objects.filter(device="part").exists()
+    eventually(followed, lambda: all(known(name).allocated is not None for name in ("one", "two")))
+    decide(followed, cluster)
+    assert states()["more"] == "not-now"
+    assert check_invariants() == []
 
 
 def test_allocation_contains_the_tolerations_of_its_request(api: Api, cluster: Cluster, followed: Informer) -> None:

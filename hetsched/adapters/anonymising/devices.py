@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hetsched.contracts.objects.devices import (
+    AllocatedDevice,
     AttributeConstraint,
     Device,
     DeviceRequest,
@@ -34,6 +35,13 @@ class DeviceNames:
         self._names = names
 
     def devices(self, devices: Devices) -> Devices:
+        requested = {
+            name
+            for claim in devices.claims.values()
+            for request in claim.requests
+            for wish in request.wishes
+            for name, _ in wish.capacity
+        }
         compared = {constraint.attribute for claim in devices.claims.values() for constraint in claim.constraints}
         answers: list[dict[str, Value]] = [{} for _ in devices.devices]
         for text, verdict in devices.verdicts.items():
@@ -43,7 +51,8 @@ class DeviceNames:
                     fits[key] = place in true
         return Devices(
             devices=tuple(
-                self._device(device, fits, compared) for device, fits in zip(devices.devices, answers, strict=True)
+                self._device(device, fits, compared, requested)
+                for device, fits in zip(devices.devices, answers, strict=True)
             ),
             classes={
                 self._names.of(DEVICE_CLASS, name): renamed(self._selector_text, texts)
@@ -76,8 +85,11 @@ class DeviceNames:
         name = self._names.of(SELECTOR, text)
         return f'device.attributes["{_DOMAIN}"]["{name}"]' if name else ""
 
-    def _device(self, device: Device, answers: Mapping[str, Value], compared: set[str]) -> Device:
-        """Return a renamed device with its selector results (`answers`) and the attributes that constraints compare."""
+    def _device(self, device: Device, answers: Mapping[str, Value], compared: set[str], requested: set[str]) -> Device:
+        """Return a renamed device with its selector results (`answers`), and what constraints and requests read.
+
+        These are the attributes that constraints compare, and the capacity that requests name or shares consume.
+        """
         equal = {
             self._attribute(key): self._attribute_value(value)
             for key, value in device.attributes.items()
@@ -89,7 +101,13 @@ class DeviceNames:
             attributes={**answers, **equal},
             blocked=WITHHELD if device.blocked else "",
             node_terms=self._names.node_terms(device.node_terms),
+            capacity={
+                self._names.of(ATTRIBUTE, name): capacity
+                for name, capacity in device.capacity.items()
+                if device.shared or name in requested
+            },
             consumes=self._counters(device.consumes),
+            shared=device.shared,
             taints=renamed(self._names.taint, device.taints),
         )
 
@@ -117,16 +135,21 @@ class DeviceNames:
             ),
             constraints=tuple(
                 AttributeConstraint(
-                    self._attribute(constraint.attribute), renamed(self._names.request_name, constraint.requests)
+                    self._attribute(constraint.attribute),
+                    renamed(self._names.request_name, constraint.requests),
+                    constraint.distinct,
                 )
                 for constraint in claim.constraints
             ),
-            allocated=None if claim.allocated is None else renamed(self._names.device_id, claim.allocated),
+            allocated=None if claim.allocated is None else renamed(self._allocated, claim.allocated),
             node_terms=self._names.node_terms(claim.node_terms),
             users=renamed(self._names.uid, claim.users),
             deleting=claim.deleting,
             unsupported=WITHHELD if claim.unsupported else "",
         )
+
+    def _allocated(self, found: AllocatedDevice) -> AllocatedDevice:
+        return AllocatedDevice(self._names.device_id(found.device), found.admin, self._names.capacity(found.consumed))
 
     def _wish(self, wish: DeviceWish) -> DeviceWish:
         return DeviceWish(
@@ -136,4 +159,6 @@ class DeviceNames:
             count=wish.count,
             all=wish.all,
             tolerations=renamed(self._names.toleration, wish.tolerations),
+            capacity=tuple(sorted((self._names.of(ATTRIBUTE, name), amount) for name, amount in wish.capacity)),
+            admin=wish.admin,
         )

@@ -21,6 +21,7 @@ from hetsched.contracts.times import seconds
 from . import well_known
 from .pseudonyms import Pseudonyms, Realm
 from .realms import (
+    ATTRIBUTE,
     CLASS,
     DEVICE,
     DRIVER,
@@ -127,6 +128,9 @@ class NameAnonymizer:
 
     def device_id(self, device: DeviceId) -> DeviceId:
         return DeviceId(self.driver(device.driver), self.of(POOL, device.pool), self.of(DEVICE, device.name))
+
+    def capacity(self, amounts: Mapping[str, int] | None) -> dict[str, int] | None:
+        return None if amounts is None else {self.of(ATTRIBUTE, name): amount for name, amount in amounts.items()}
 
     def request_name(self, name: str) -> str:
         """Rename a device request `request`, or both parts of `request/alternative`."""

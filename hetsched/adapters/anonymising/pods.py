@@ -249,6 +249,8 @@ class PodAnonymizer:
                     request=self._names.request_name(grant.request),
                     device=self._names.device_id(grant.device),
                     node_terms=self._names.node_terms(grant.node_terms),
+                    admin=grant.admin,
+                    consumed=self._names.capacity(grant.consumed),
                 )
                 for grant in allocation.devices
             ),

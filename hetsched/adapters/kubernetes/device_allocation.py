@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 from hetsched.adapters.objects.export.selectors import node_term
 from hetsched.contracts.message import Message
@@ -140,9 +141,18 @@ def _result(grant: DeviceGrant, request: Plain) -> Plain:
     result: Plain = {
         "request": grant.request, "driver": device.driver, "pool": device.pool, "device": device.name,
     }  # fmt: skip
+    if grant.admin:
+        result["adminAccess"] = True
+    if grant.consumed is not None:
+        result["shareID"] = str(uuid4())
+        result["consumedCapacity"] = {name: _quantity(amount) for name, amount in grant.consumed.items()}
     if request.get("tolerations"):
         result["tolerations"] = request["tolerations"]
     return result
+
+
+def _quantity(thousandths: int) -> str:
+    return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
 
 
 def _request_of(requests: Sequence[Plain], name: str) -> Plain:

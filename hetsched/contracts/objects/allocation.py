@@ -57,6 +57,8 @@ class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     """Device that was chosen for a request of one of the pod's resource claims; `uid` is the UID of the claim.
 
     `node_terms` selects the nodes that can access the device; an empty tuple means all nodes, None only the pod's node.
+    `consumed` is the consumed capacity (in thousandths, by name) if the pod gets a share of the device, else None. With
+    admin access (`admin`), the device is not used exclusively.
     """
 
     claim: str
@@ -64,6 +66,8 @@ class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     request: str
     device: DeviceId
     node_terms: tuple[NodeTerm, ...] | None = None
+    admin: bool = False
+    consumed: dict[str, int] | None = None
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):

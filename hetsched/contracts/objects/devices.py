@@ -34,33 +34,62 @@ class DeviceId(msgspec.Struct, frozen=True, order=True):
         return f"{self.driver}/{self.pool}"
 
 
+class DeviceCapacity(msgspec.Struct, frozen=True):
+    """Capacity of a device and its request policy, in thousandths.
+
+    A request without an amount consumes `default`, or the whole `value`. Requested amounts are rounded up to one of
+    `values`, or to `least` plus a multiple of `step`, and must not exceed `most`.
+    """
+
+    value: int
+    default: int | None = None
+    values: tuple[int, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    step: int | None = None
+
+
 class Device(msgspec.Struct, frozen=True):
     """One device of a ResourceSlice.
 
     `node` is the only node that can access the device. If `node` is empty, the nodes that match `node_terms` can access
     the device, or all nodes if `node_terms` is None.
 
-    `attributes` and `capacity` (in thousandths) have qualified names; `versions` contains the attributes of type
-    version. `taints` are the NoSchedule and NoExecute taints of the slice and of DeviceTaintRules. `consumes` contains
-    the amounts (in thousandths) of the pool's counters, by `set/counter`. `blocked` is the reason why the device must
-    not be allocated.
+    `attributes` have qualified names, and `versions` contains those of type version. `capacity` has the published
+    names. A `shared` device allows several allocations, each of which consumes capacity. `taints` are the NoSchedule
+    and NoExecute taints of the slice and of DeviceTaintRules. `consumes` contains the amounts (in thousandths) of the
+    pool's counters, by `set/counter`. `blocked` is the reason why the device must not be allocated.
     """
 
     id: DeviceId
     node: str = ""
     attributes: dict[str, Value] = {}
     versions: tuple[str, ...] = ()
-    capacity: dict[str, int] = {}
+    capacity: dict[str, DeviceCapacity] = {}
     blocked: str = ""
     taints: tuple[Taint, ...] = ()
     node_terms: tuple[NodeTerm, ...] | None = None
     consumes: dict[str, int] = {}
+    shared: bool = False
+
+
+class AllocatedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Device in the allocation of a claim.
+
+    `consumed` is the consumed capacity (in thousandths, by name) if the claim has a share of the device, else None. A
+    claim with admin access (`admin`) does not use the device exclusively.
+    """
+
+    device: DeviceId
+    admin: bool = False
+    consumed: dict[str, int] | None = None
 
 
 class DeviceWish(msgspec.Struct, frozen=True):
     """Demand for `count` devices, or for all devices (`all`), of a class that match all selectors.
 
-    If the request lists several alternatives, this is one of them and `name` is its name.
+    If the request lists several alternatives, this is one of them and `name` is its name. `capacity` contains the
+    requested amounts (in thousandths) by name. With `admin`, devices in use may be allocated too.
     """
 
     name: str
@@ -69,6 +98,8 @@ class DeviceWish(msgspec.Struct, frozen=True):
     count: int = 1
     all: bool = False
     tolerations: tuple[Toleration, ...] = ()
+    capacity: tuple[tuple[str, int], ...] = ()
+    admin: bool = False
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
@@ -79,10 +110,14 @@ class DeviceRequest(msgspec.Struct, frozen=True):
 
 
 class AttributeConstraint(msgspec.Struct, frozen=True):
-    """Constraint that all devices of these requests (all requests if empty) have the same value of an attribute."""
+    """Constraint that all devices of these requests (all requests if empty) have the same value of an attribute.
+
+    If `distinct` is true, all values must differ instead.
+    """
 
     attribute: str
     requests: tuple[str, ...] = ()
+    distinct: bool = False
 
 
 class ResourceClaim(msgspec.Struct, frozen=True):
@@ -97,7 +132,7 @@ class ResourceClaim(msgspec.Struct, frozen=True):
     uid: str = ""
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[AttributeConstraint, ...] = ()
-    allocated: tuple[DeviceId, ...] | None = None
+    allocated: tuple[AllocatedDevice, ...] | None = None
     node_terms: tuple[NodeTerm, ...] | None = None
     users: tuple[str, ...] = ()
     deleting: bool = False

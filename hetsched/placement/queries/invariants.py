@@ -24,11 +24,13 @@ from django.db.models import Count, F, Max, Min, Q, QuerySet, Sum
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.cards import cards_of
 from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.objects.workload import ImageDemand, IsaDemand
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.cluster.columns import UNKNOWN
+from hetsched.engine.cluster.device_usage import DeviceUsage
 from hetsched.engine.isa.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse
@@ -110,15 +112,23 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
         name = f"{device['driver']}/{device['pool']}/{device['device']}"
         yield Violation("I3", cluster.name, f"device {name} has {device['n']} holders")
     claims = cluster.definitions.devices.claims
-    elsewhere = {device: key for key, claim in claims.items() for device in claim.allocated or ()}
-    active = Reservation.objects.filter(active=True, cluster=cluster, devices__active=True).distinct()
-    for reservation in active.select_related("pod"):
+    elsewhere = {
+        found.device: key
+        for key, claim in claims.items()
+        for found in claim.allocated or ()
+        if not found.admin and found.consumed is None
+    }
+    promised: dict[str, list[DeviceGrant]] = defaultdict(list)
+    for reservation in Reservation.objects.filter(active=True, cluster=cluster).select_related("pod").iterator():
         for grant in reservation.allocation.devices:
             key = f"{reservation.pod.namespace}/{grant.claim}"
-            if elsewhere.get(grant.device, key) != key:
+            promised[key].append(grant)
+            if not grant.admin and elsewhere.get(grant.device, key) != key:
                 yield Violation(
                     "I3", reservation.pod.key, f"device {grant.device} is allocated to claim {elsewhere[grant.device]}"
                 )
+    for text in DeviceUsage(cluster.definitions.devices, promised).excesses():
+        yield Violation("I3", cluster.name, text)
 
 
 def _load(cluster: Cluster) -> Iterator[Violation]:

@@ -10,6 +10,7 @@ import yaml
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.objects.devices import DeviceCapacity, DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.engine.cluster.state import ClusterState
@@ -213,7 +214,6 @@ def test_long_search_ends_with_a_reason() -> None:
 @pytest.mark.parametrize(
     "blocked",
     [
-        {"allowMultipleAllocations": True},
         {"bindsToNode": True},
         {"somethingNew": 1},
     ],
@@ -332,10 +332,9 @@ def test_rules_of_kubernetes_1_34_select_by_class_and_expression(selector: dict[
 @pytest.mark.parametrize(
     "asked",
     [
-        claim("c", exactly("gpu", adminAccess=True)),
-        claim("c", exactly("gpu", capacity={"requests": {"memory": "1Gi"}})),
+        claim("c", exactly("gpu", somethingNew=True)),
         claim("c", exactly("gpu", count=33)),
-        claim("c", exactly("gpu"), constraints=[{"distinctAttribute": f"{DRIVER}/root"}]),
+        claim("c", exactly("gpu"), constraints=[{"somethingNew": f"{DRIVER}/root"}]),
     ],
 )
 def test_unsupported_claim_is_rejected_with_its_field(asked: dict[str, Any]) -> None:
@@ -461,6 +460,118 @@ def test_contradictory_pool_is_not_used(pool: list[dict[str, Any]]) -> None:
     assert scene.placed["p"] == (None, [])
 
 
+def share(name: str, value: str = "40", **policy: Any) -> dict[str, Any]:
+    """Return a device that allows several allocations, with a request policy for its memory."""
+    memory = {"value": value} | ({"requestPolicy": policy} if policy else {})
+    return device(name, allowMultipleAllocations=True, capacity={"memory": memory})
+
+
+def memory(amount: str) -> dict[str, Any]:
+    return {"capacity": {"requests": {"memory": amount}}}
+
+
+def test_shares_of_a_device_consume_its_capacity() -> None:
+    pods = [item for name in "abc" for item in (claim(name, exactly("gpu", **memory("15"))), pod(name, name=name))]
+    scene = Scene(node("n1"), slice_of("n1", share("d0")), *pods)
+    assert scene.placed == {"a": ("n1", ["gpu=d0"]), "b": ("n1", ["gpu=d0"]), "c": (None, [])}
+    assert scene.state.devices.usage().shares == {DeviceId(DRIVER, "n1", "d0"): {"memory": 30_000}}
+    assert list(scene.state.devices.usage().excesses()) == []
+    scene.state.forget("default/a")
+    assert scene.state.devices.usage().shares == {DeviceId(DRIVER, "n1", "d0"): {"memory": 15_000}}
+
+
+def test_requests_of_one_claim_may_share_a_device() -> None:
+    asked = claim("c", exactly("a", **memory("20")), exactly("b", **memory("20")), exactly("c", **memory("1")))
+    scene = Scene(node("n1"), slice_of("n1", share("d0"), share("d1")), asked, pod("c"))
+    assert scene.placed["p"] == ("n1", ["a=d0", "b=d0", "c=d1"])
+    two = claim("c", exactly("a", count=2, **memory("1")))
+    assert Scene(node("n1"), slice_of("n1", share("d0")), two, pod("c")).placed["p"] == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "requested", "consumed"),
+    [
+        pytest.param({}, None, 40_000, id="whole device without a policy"),
+        pytest.param({}, "1500m", 1500, id="requested amount"),
+        pytest.param({"default": "4", "validValues": ["2", "4", "8"]}, None, 4000, id="default"),
+        pytest.param({"default": "4", "validValues": ["2", "4", "8"]}, "3", 4000, id="next value"),
+        pytest.param({"default": "4", "validValues": ["2", "4", "8"]}, "9", None, id="more than the last value"),
+        pytest.param({"default": "4", "validRange": {"min": "2"}}, "1", 2000, id="minimum"),
+        pytest.param({"default": "4", "validRange": {"min": "2"}}, "2500m", 2500, id="no step"),
+        pytest.param({"default": "4", "validRange": {"min": "2", "step": "3"}}, "5500m", 8000, id="step"),
+        pytest.param({"default": "4", "validRange": {"min": "2", "max": "8"}}, "9", None, id="maximum"),
+        pytest.param({"default": "4", "validRange": {"min": "2", "max": "9", "step": "3"}}, "9", None, id="last step"),
+        pytest.param({}, "41", None, id="more than the device has"),
+    ],
+)
+def test_consumed_capacity_follows_the_request_policy(
+    policy: dict[str, Any], requested: str | None, consumed: int | None
+) -> None:
+    asked = claim("c", exactly("gpu", **(memory(requested) if requested else {})))
+    scene = Scene(node("n1"), slice_of("n1", share("d0", **policy)), asked, pod("c"))
+    shares = scene.state.devices.usage().shares
+    assert shares == ({} if consumed is None else {DeviceId(DRIVER, "n1", "d0"): {"memory": consumed}})
+
+
+def test_requested_capacity_is_a_condition_for_devices_without_shares() -> None:
+    small, large = device("d0", capacity={"memory": {"value": "4"}}), device("d1", capacity={"memory": {"value": "8"}})
+    there = node("n1"), slice_of("n1", small, large, device("d2"))
+    scene = Scene(*there, claim("c", exactly("gpu", **memory("5"))), pod("c"))
+    assert scene.placed["p"] == ("n1", ["gpu=d1"])
+    every = claim("c", exactly("gpu", allocationMode="All", **memory("4")))
+    assert Scene(*there, every, pod("c")).placed["p"] == ("n1", ["gpu=d0", "gpu=d1"])
+
+
+def allocated(*results: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a claim with these results for devices of n1."""
+    found = [{"request": "gpu", "driver": DRIVER, "pool": "n1", **result} for result in results]
+    return {"allocation": {"devices": {"results": found}}}
+
+
+def test_recorded_shares_and_exclusive_allocations_limit_new_shares() -> None:
+    part_of = {"device": "d0", "shareID": "5b1d", "consumedCapacity": {"memory": "30"}}
+    objects = node("n1"), slice_of("n1", share("d0")), claim("c", exactly("gpu", **memory("11"))), pod("c")
+    used = claim("had", exactly("gpu"), status=allocated(part_of))
+    assert Scene(*objects, used).placed["p"] == (None, [])
+    assert Scene(*objects, claim("had", exactly("gpu"), status=allocated({"device": "d0"}))).placed["p"] == (None, [])
+    less = claim("had", exactly("gpu"), status=allocated({**part_of, "consumedCapacity": {"memory": "29"}}))
+    assert Scene(*objects, less).placed["p"] == ("n1", ["gpu=d0"])
+
+
+def test_all_shares_of_a_device_consume_its_counters_once() -> None:
+    shared = {**part("d0", slots="1"), "allowMultipleAllocations": True, "capacity": {"memory": {"value": "40"}}}
+    there = counters("n1", slots="1"), slice_of("n1", shared, part("d1", slots="1"), count=2)
+    pods = [item for name in "abc" for item in (claim(name, exactly("gpu", **memory("20"))), pod(name, name=name))]
+    scene = Scene(node("n1"), *there, *pods)
+    assert scene.placed == {"a": ("n1", ["gpu=d0"]), "b": ("n1", ["gpu=d0"]), "c": (None, [])}
+    both = claim("c", exactly("x", **memory("20")), exactly("y", **memory("20")))
+    assert Scene(node("n1"), *there, both, pod("c")).placed["p"] == ("n1", ["x=d0", "y=d0"])
+
+
+def test_admin_access_shares_devices_in_use() -> None:
+    used = claim("had", exactly("gpu"), status=allocated({"device": "d0"}))
+    watch = claim("w", exactly("all", allocationMode="All", adminAccess=True))
+    there = node("n1"), slice_of("n1", device("d0"), device("d1"))
+    scene = Scene(*there, used, watch, pod("w"), claim("x", exactly("gpu")), pod("x", name="x"))
+    assert scene.placed == {"p": ("n1", ["all=d0", "all=d1"]), "x": ("n1", ["gpu=d1"])}
+    twice = claim("c", exactly("a", adminAccess=True), exactly("b", adminAccess=True))
+    assert Scene(*there, used, twice, pod("c")).placed["p"] == ("n1", ["a=d0", "b=d1"])
+    others = claim("had", exactly("gpu"), status=allocated({"device": "d0", "adminAccess": True}))
+    assert Scene(*there, others, claim("x", exactly("gpu")), pod("x")).placed["p"] == ("n1", ["gpu=d0"])
+
+
+def test_devices_with_distinct_attributes_are_searched_together() -> None:
+    there = [node("n1"), slice_of("n1", device("d0", root=1), device("d1", root=1), device("d2", root=2))]
+    distinct = {"constraints": [{"distinctAttribute": f"{DRIVER}/root"}]}
+    assert Scene(*there, claim("c", exactly("a"), exactly("b"), **distinct), pod("c")).placed["p"][1] == [
+        "a=d0",
+        "b=d2",
+    ]
+    assert Scene(*there, claim("c", exactly("a", count=3), **distinct), pod("c")).placed["p"] == (None, [])
+    absent = {"constraints": [{"distinctAttribute": f"{DRIVER}/nothing"}]}
+    assert Scene(*there, claim("c", exactly("a"), **absent), pod("c")).placed["p"] == (None, [])
+
+
 def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
     results = [{"request": "gpu", "driver": DRIVER, "pool": "n2", "device": "d0"}]
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
@@ -475,6 +586,10 @@ def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
 def test_export_round_trip() -> None:
     facts = {"driver": {"version": "1.10.0"}, "model": {"string": "a"}, "root": {"int": 1}, "ok": {"bool": True}}
     rich = {"name": "d0", "attributes": facts, "capacity": {"memory": {"value": "40Gi"}}}
+    rich["allowMultipleAllocations"] = True
+    policy = {"default": "2", "validRange": {"min": "1", "max": "9", "step": "500m"}}
+    rich["capacity"] |= {"slots": {"value": "9", "requestPolicy": policy}}
+    rich["capacity"] |= {"lanes": {"value": "9", "requestPolicy": {"validValues": ["1", "9"]}}}
     rich["taints"] = [{"key": "broken", "value": "fan", "effect": "NoExecute"}]
     tolerant = wish(tolerations=[{"key": "broken", "operator": "Exists"}])
     either = {"name": "x", "firstAvailable": [{"name": "a", **wish(count=2)}, {"name": "b", **tolerant}]}
@@ -483,13 +598,16 @@ def test_export_round_trip() -> None:
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
     }
     status["allocation"] |= in_rack("r")
+    part_of = {"device": "d0", "shareID": "5b1d", "consumedCapacity": {"memory": "30"}}
+    shares = allocated(part_of, {"device": "d1", "adminAccess": True})
     whole = slice_of("n1", rich, device("d1"), device("d2", somethingNew=1), part("d3", memory="1Gi"), count=2)
     incomplete = slice_of("n2", device("d9"), count=2)
     spread = shared_slice(device("d5", **in_rack("r")), device("d6", allNodes=True), perDeviceNodeSelection=True)
     claims = [
         claim("a", either, constraints=[{"matchAttribute": f"{DRIVER}/root", "requests": ["x"]}]),
+        claim("s", exactly("gpu", **memory("2")), constraints=[{"distinctAttribute": f"{DRIVER}/root"}], status=shares),
         claim("b", exactly("gpu", f'{OWN}.driver.isLessThan(semver("2.0.0"))'), status=status),
-        claim("c", exactly("gpu", adminAccess=True)),
+        claim("c", exactly("gpu", somethingNew=True)),
         claim("d", exactly("gpu", f'device.capacity["{DRIVER}"].memory.isGreaterThan(quantity("1Gi"))')),
     ]
     objects = [
@@ -505,5 +623,9 @@ def test_export_round_trip() -> None:
     found = parse_cluster([("cluster", yaml.safe_dump_all(objects).encode())])
     copy = parse_cluster([("again", write_cluster(found))])
     assert copy.devices == found.devices
-    assert found.devices.devices[0].capacity == {f"{DRIVER}/memory": 40 * 2**30 * 1000}
+    assert found.devices.devices[0].capacity == {
+        "memory": DeviceCapacity(40 * 2**30 * 1000),
+        "slots": DeviceCapacity(9000, default=2000, least=1000, most=9000, step=500),
+        "lanes": DeviceCapacity(9000, values=(1000, 9000)),
+    }
     assert [one.shape.devices for one in copy.pending] == [one.shape.devices for one in found.pending]

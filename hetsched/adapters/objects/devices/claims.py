@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetsched.contracts.objects.devices import (
     MOST_RESULTS,
+    AllocatedDevice,
     AttributeConstraint,
     DeviceId,
     DeviceRequest,
@@ -13,10 +14,12 @@ from hetsched.contracts.objects.devices import (
 from hetsched.contracts.objects.node_constraints import Toleration
 
 from .. import keys
+from ..cel_selectors import quantity
 from ..fields import FieldView
 from ..selectors import node_terms
 
-_REQUEST = {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "adminAccess", "name"}
+_REQUEST = {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "adminAccess", "capacity", "name"}
+_CONSTRAINT = {"matchAttribute", "distinctAttribute", "requests"}
 
 
 def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
@@ -24,30 +27,42 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
     meta, devices, status = root.view("metadata"), root.view("spec").view("devices"), root.view("status")
     unsupported: list[str] = []
     requests = tuple(_request(request, unsupported) for request in devices.views("requests"))
-    constraints = []
-    for constraint in devices.views("constraints"):
-        if "matchAttribute" not in constraint or set(constraint.value) - {"matchAttribute", "requests"}:
-            unsupported.append(constraint.place(next(iter(set(constraint.value) - {"requests"}), "")))
-        constraints.append(
-            AttributeConstraint(constraint.text("matchAttribute"), tuple(constraint.value.get("requests") or ()))
-        )
+    constraints = tuple(_constraint(constraint, unsupported) for constraint in devices.views("constraints"))
     if sum(min((wish.count for wish in request.wishes), default=0) for request in requests) > MOST_RESULTS:
         unsupported.append(f"{devices.path}: more than {MOST_RESULTS} devices")
     allocation = status.view("allocation")
     results = allocation.view("devices").views("results")
-    allocated = tuple(DeviceId(result.text("driver"), result.text("pool"), result.text("device")) for result in results)
+    allocated = tuple(map(_allocated_device, results))
     return ResourceClaim(
         namespace=namespace,
         name=meta.text("name"),
         uid=meta.text("uid"),
         requests=requests,
-        constraints=tuple(constraints),
+        constraints=constraints,
         allocated=allocated if "allocation" in status else None,
         node_terms=node_terms(allocation),
         users=tuple(user.text("uid") for user in status.views("reservedFor")),
         deleting="deletionTimestamp" in meta,
         unsupported=devices.text(keys.EXPORT_UNSUPPORTED) or (unsupported[0] if unsupported else ""),
     )
+
+
+def _allocated_device(result: FieldView) -> AllocatedDevice:
+    consumed = result.view("consumedCapacity")
+    return AllocatedDevice(
+        DeviceId(result.text("driver"), result.text("pool"), result.text("device")),
+        admin=result.flag("adminAccess"),
+        consumed={name: quantity(consumed.text(name)) for name in consumed.value} if "shareID" in result else None,
+    )
+
+
+def _constraint(constraint: FieldView, unsupported: list[str]) -> AttributeConstraint:
+    extra = sorted(set(constraint.value) - _CONSTRAINT)
+    distinct = "distinctAttribute" in constraint
+    if extra or distinct == ("matchAttribute" in constraint):
+        unsupported.append(constraint.place(extra[0] if extra else "matchAttribute"))
+    attribute = constraint.text("distinctAttribute" if distinct else "matchAttribute")
+    return AttributeConstraint(attribute, constraint.texts("requests"), distinct)
 
 
 def _request(request: FieldView, unsupported: list[str]) -> DeviceRequest:
@@ -63,8 +78,7 @@ def _wish(wish: FieldView, unsupported: list[str]) -> DeviceWish:
     extra = sorted(set(wish.value) - _REQUEST)
     if extra:
         unsupported.append(wish.place(extra[0]))
-    if wish.flag("adminAccess"):
-        unsupported.append(wish.place("adminAccess"))
+    capacity = wish.view("capacity").view("requests")
     mode = wish.text("allocationMode", "ExactCount")
     if mode not in ("ExactCount", "All"):
         unsupported.append(wish.place("allocationMode"))
@@ -84,6 +98,8 @@ def _wish(wish: FieldView, unsupported: list[str]) -> DeviceWish:
             )
             for toleration in wish.views("tolerations")
         ),
+        capacity=tuple(sorted((name, quantity(capacity.text(name))) for name in capacity.value)),
+        admin=wish.flag("adminAccess"),
     )
 
 

@@ -2,10 +2,10 @@
 
 The objects are ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims. Only the slices of a pool's highest
 generation are used, and only if all of them are present. DeviceTaintRules add taints to the devices that they select. A
-device that needs an unsupported feature (several simultaneous users, binding conditions) is kept but
-never allocated. A claim that requests an unsupported feature is kept; pods that use the claim are refused with the name
-of the field. Unknown fields are treated as unsupported. Selectors are evaluated in order, those of the class first, and
-each only for devices that match the previous ones.
+device that needs an unsupported feature (binding conditions) is kept but never allocated. A claim that requests an
+unsupported feature is kept; pods that use the claim are refused with the name of the field. Unknown fields are treated
+as unsupported. Selectors are evaluated in order, those of the class first, and each only for devices that match the
+previous ones.
 Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
 """
 

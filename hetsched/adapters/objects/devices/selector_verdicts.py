@@ -10,6 +10,7 @@ from typing import Any
 from hetsched.contracts.objects.devices import Device, ResourceClaim, SelectorVerdict
 
 from ..cel_selectors import Answer, expression, version
+from .slices import qualified
 
 Plain = dict[str, Any]
 
@@ -69,7 +70,12 @@ def _plain_of(device: Device) -> Plain:
         domain, _, name = key.rpartition("/")
         attributes.setdefault(domain, {})[name] = version(str(value)) if key in device.versions else value
     capacity: dict[str, Plain] = {}
-    for key, amount in device.capacity.items():
-        domain, _, name = key.rpartition("/")
-        capacity.setdefault(domain, {})[name] = amount
-    return {"driver": device.id.driver, "attributes": attributes, "capacity": capacity}
+    for key, found in device.capacity.items():
+        domain, name = qualified(key, device.id.driver)
+        capacity.setdefault(domain, {})[name] = found.value
+    return {
+        "driver": device.id.driver,
+        "attributes": attributes,
+        "capacity": capacity,
+        "allowMultipleAllocations": device.shared,
+    }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.devices import Device, DeviceId, Value
+from hetsched.contracts.objects.devices import Device, DeviceCapacity, DeviceId, Value
 from hetsched.contracts.objects.node_report import HARD_EFFECTS, Taint
 
 from .. import keys
@@ -16,6 +16,7 @@ from ..selectors import node_terms
 
 _DEVICE = {
     "name", "attributes", "capacity", "taints", "nodeName", "nodeSelector", "allNodes", "consumesCounters",
+    "allowMultipleAllocations",
     keys.EXPORT_BLOCKED,
 }  # fmt: skip
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
@@ -31,7 +32,7 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
         why = device.text(keys.EXPORT_BLOCKED) or (f"devices[].{extra[0]}" if extra else "")
         place = device if spec.flag("perDeviceNodeSelection") else spec
         versions = tuple(
-            "/".join(_qualified(key, driver))
+            "/".join(qualified(key, driver))
             for key, holder in device.view("attributes").value.items()
             if isinstance(holder, dict) and "version" in holder
         )
@@ -42,9 +43,10 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
             node_terms=None if place.text("nodeName") or place.flag("allNodes") else node_terms(place) or (),
             attributes=attributes,
             versions=versions,
-            capacity=_capacity(device, driver),
+            capacity=_capacity(device),
             blocked=why or odd,
             consumes=consumed_counters(device),
+            shared=device.flag("allowMultipleAllocations"),
             taints=tuple(filter(None, map(device_taint, device.views("taints")))),
         )
 
@@ -84,20 +86,38 @@ def _attributes(device: FieldView, driver: str) -> tuple[dict[str, Value], str]:
         if not fits or (kind == "version" and not is_version(value)):
             odd = odd or f"devices[].attributes[{key}].{kind}"
         else:
-            found["/".join(_qualified(key, driver))] = value
+            found["/".join(qualified(key, driver))] = value
     return found, odd
 
 
-def _capacity(device: FieldView, driver: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for key, holder in device.view("capacity").value.items():
+def _capacity(device: FieldView) -> dict[str, DeviceCapacity]:
+    found: dict[str, DeviceCapacity] = {}
+    capacity = device.view("capacity")
+    for name in capacity.value:
         try:
-            found["/".join(_qualified(key, driver))] = quantity(holder["value"])
-        except (InputError, KeyError, TypeError):
-            continue  # this attribute is unreadable, so selectors treat it as absent
+            found[name] = _one_capacity(capacity.view(name))
+        except (InputError, TypeError):
+            continue  # this capacity is unreadable, so selectors and requests treat it as absent
     return found
 
 
-def _qualified(key: str, driver: str) -> tuple[str, str]:
+def _one_capacity(view: FieldView) -> DeviceCapacity:
+    policy = view.view("requestPolicy")
+    valid = policy.view("validRange")
+    return DeviceCapacity(
+        value=quantity(view.text("value")),
+        default=_maybe_quantity(policy, "default"),
+        values=tuple(map(quantity, policy.texts("validValues"))),
+        least=_maybe_quantity(valid, "min"),
+        most=_maybe_quantity(valid, "max"),
+        step=_maybe_quantity(valid, "step"),
+    )
+
+
+def _maybe_quantity(view: FieldView, key: str) -> int | None:
+    return quantity(view.text(key)) if key in view else None
+
+
+def qualified(key: str, driver: str) -> tuple[str, str]:
     domain, slash, name = key.rpartition("/")
     return (domain if slash else driver), name

@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 
-from hetsched.contracts.objects.devices import Device, DeviceRequest, Devices, DeviceWish, ResourceClaim
+from hetsched.contracts.objects.devices import (
+    AllocatedDevice,
+    Device,
+    DeviceCapacity,
+    DeviceRequest,
+    Devices,
+    DeviceWish,
+    ResourceClaim,
+)
 from hetsched.contracts.objects.node_constraints import NodeTerm
 
 from .. import keys
@@ -66,12 +74,25 @@ def _device(device: Device) -> Plain:
             for key, value in device.attributes.items()
         }
     if device.capacity:
-        plain["capacity"] = {key: {"value": f"{amount}m"} for key, amount in device.capacity.items()}
+        plain["capacity"] = {name: _capacity(found) for name, found in device.capacity.items()}
+    if device.shared:
+        plain["allowMultipleAllocations"] = True
     if device.consumes:
         plain["consumesCounters"] = _counters("counterSet", device.consumes)
     if device.taints:
         plain["taints"] = [msgspec.to_builtins(taint) for taint in device.taints]
     return plain | ({keys.EXPORT_BLOCKED: device.blocked} if device.blocked else {})
+
+
+def _capacity(capacity: DeviceCapacity) -> Plain:
+    limits = {"min": capacity.least, "max": capacity.most, "step": capacity.step}
+    policy: Plain = {"validRange": {name: f"{limit}m" for name, limit in limits.items() if limit is not None}}
+    policy["validValues"] = [f"{value}m" for value in capacity.values]
+    if capacity.default is not None:
+        policy["default"] = f"{capacity.default}m"
+    plain: Plain = {"value": f"{capacity.value}m"}
+    stated = {key: part for key, part in policy.items() if part}
+    return plain | ({"requestPolicy": stated} if stated else {})
 
 
 def _counters(key: str, amounts: dict[str, int]) -> list[Plain]:
@@ -88,23 +109,34 @@ def _claim(claim: ResourceClaim) -> Plain:
     devices: Plain = {"requests": [_request(request) for request in claim.requests]}
     if claim.constraints:
         devices["constraints"] = [
-            {"matchAttribute": constraint.attribute, "requests": list(constraint.requests)}
+            {
+                "distinctAttribute" if constraint.distinct else "matchAttribute": constraint.attribute,
+                "requests": list(constraint.requests),
+            }
             for constraint in claim.constraints
         ]
     if claim.unsupported:
         devices[keys.EXPORT_UNSUPPORTED] = claim.unsupported
     status: Plain = {"reservedFor": [{"uid": uid} for uid in claim.users]}
     if claim.allocated is not None:
-        results = [
-            {"driver": device_id.driver, "pool": device_id.pool, "device": device_id.name}
-            for device_id in claim.allocated
-        ]
+        results = [_result(place, allocated) for place, allocated in enumerate(claim.allocated)]
         status["allocation"] = {"devices": {"results": results}}
         if claim.node_terms is not None:
             status["allocation"]["nodeSelector"] = _node_selector(claim.node_terms)
     if claim.deleting:
         meta["deletionTimestamp"] = DELETION_TIME
     return _object("ResourceClaim", meta, {"spec": {"devices": devices}, "status": status})
+
+
+def _result(place: int, allocated: AllocatedDevice) -> Plain:
+    device_id = allocated.device
+    plain: Plain = {"driver": device_id.driver, "pool": device_id.pool, "device": device_id.name}
+    if allocated.admin:
+        plain["adminAccess"] = True
+    if allocated.consumed is not None:
+        plain["shareID"] = f"share-{place}"
+        plain["consumedCapacity"] = {name: f"{amount}m" for name, amount in allocated.consumed.items()}
+    return plain
 
 
 def _node_selector(terms: tuple[NodeTerm, ...]) -> Plain:
@@ -121,6 +153,10 @@ def _wish(wish: DeviceWish) -> Plain:
     plain: Plain = {"deviceClassName": wish.device_class, "selectors": _selectors(wish.selectors)}
     if wish.tolerations:
         plain["tolerations"] = [msgspec.to_builtins(toleration) for toleration in wish.tolerations]
+    if wish.capacity:
+        plain["capacity"] = {"requests": {name: f"{amount}m" for name, amount in wish.capacity}}
+    if wish.admin:
+        plain["adminAccess"] = True
     return plain | {"allocationMode": "All" if wish.all else "ExactCount", "count": wish.count}
 
 
