@@ -89,7 +89,7 @@ def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[Device
         if not any(known.get("uid") == request.uid for known in users):
             _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return None
-    if not grants:
+    if not grants and claim["spec"].get("devices", {}).get("requests"):
         message = Message("claim {claim} has no devices, and the decision selected none", claim=name)
         return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
     if FINALIZER not in meta.get("finalizers", []):
@@ -101,7 +101,7 @@ def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[Device
 
 def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str) -> Plain:
     """Return the AllocationResult that drivers read, with the configuration from the device classes and the claim."""
-    asked = claim["spec"]["devices"]
+    asked = claim["spec"].get("devices", {})
     results = [_result(grant, _request_of(asked["requests"], grant.request)) for grant in grants]
     config: list[Plain] = []
     for request in dict.fromkeys(grant.request for grant in grants):
@@ -113,7 +113,7 @@ def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str
         meant = set(said.get("requests", []))
         if not meant or meant & (given | {name.partition("/")[0] for name in given}):
             config.append({"source": "FromClaim", **said})
-    devices: Plain = {"results": results}
+    devices: Plain = {"results": results} if results else {}
     if config:
         devices["config"] = config
     nodes = _node_term(grants, node)

@@ -163,6 +163,10 @@ def test_all_means_every_one_of_the_node() -> None:
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "p": (None, [])}
 
 
+def test_claim_without_requests_fits_nodes_without_devices() -> None:
+    assert Scene(node("n1"), claim("c"), pod("c")).placed["p"] == ("n1", [])
+
+
 def test_first_available_alternative_is_used() -> None:
     choice = {
         "name": "gpu",

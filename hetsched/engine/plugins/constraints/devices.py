@@ -123,7 +123,9 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
 
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
     """Return refusals of the nodes that cannot serve all open claims of a pod, or whose search was stopped."""
-    usage, few = state.devices.usage(), np.ones(len(state.reports), np.bool_)
+    usage = state.devices.usage()
+    # Claims without requests need no devices.
+    few: Bools = np.full(len(state.reports), isinstance(state.devices.allocate(claims, (), usage), str))
     tainted: Bools = np.zeros(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
     for row, places in state.devices.by_node(state).items():
