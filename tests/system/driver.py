@@ -66,8 +66,11 @@ def connect(kubeconfig: str) -> None:
     call_command("connect", "live", kubeconfig=Path(kubeconfig), stdout=io.StringIO())
 
 
-def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
-    """Add an offline cluster of equal nodes with 16 CPUs, 64 GiB, 4 GPUs and a maximum of `pods` pods each."""
+def add_cluster(name: str, nodes: int, pods: int = 110, claims: int = 0) -> int:
+    """Add an offline cluster of equal nodes with 16 CPUs, 64 GiB, 4 GPUs and a maximum of `pods` pods each.
+
+    With `claims`, the nodes also have devices, and the cluster has this number of unallocated device claims.
+    """
     from hetsched.journal.audit import SYSTEM
     from hetsched.placement.actions import import_cluster
 
@@ -88,7 +91,41 @@ def add_cluster(name: str, nodes: int, pods: int = 110) -> int:
                 "spec": {"cards": cards},
             },
         ]  # fmt: skip
+    if claims:
+        objects += _device_objects([f"node-{number:03}" for number in range(nodes)], claims)
     return import_cluster(_read(objects, workload=False), name=name, kind="offline", actor=SYSTEM).pk
+
+
+def _device_objects(nodes: list[str], claims: int) -> list[dict[str, Any]]:
+    """Return two devices, three partitions with shared counters and a shared device of each node, and claims on them.
+
+    The claims `claim-N` request in turn one or two devices or partitions, or a share of the shared device.
+    """
+    api, found = "resource.k8s.io/v1", []
+    pool = {"generation": 1, "resourceSliceCount": 2}
+    for node in nodes:
+        consumed = [{"counterSet": "slots", "counters": {"n": {"value": "1"}}}]
+        devices: list[dict[str, Any]] = [{"name": f"whole-{number}"} for number in range(2)]
+        devices += [{"name": f"part-{number}", "consumesCounters": consumed} for number in range(3)]
+        memory = {"memory": {"value": "10"}}
+        devices.append({"name": "shared", "allowMultipleAllocations": True, "capacity": memory})
+        slots = [{"name": "slots", "counters": {"n": {"value": "2"}}}]
+        for name, fields in (
+            ("devices", {"nodeName": node, "devices": devices}),
+            ("counters", {"sharedCounters": slots}),
+        ):
+            spec = {"driver": "gpu.example.com", "pool": {"name": node, **pool}, **fields}
+            found.append(
+                {"apiVersion": api, "kind": "ResourceSlice", "metadata": {"name": f"{node}-{name}"}, "spec": spec}
+            )
+    found.append({"apiVersion": api, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}})
+    share = {"deviceClassName": "gpu", "capacity": {"requests": {"memory": "4"}}}
+    for number in range(claims):
+        request = share if number % 2 else {"deviceClassName": "gpu", "count": 1 + number // 2 % 2}
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
+        meta = {"name": f"claim-{number}", "namespace": "default", "uid": f"uid-{number}"}
+        found.append({"apiVersion": api, "kind": "ResourceClaim", "metadata": meta, "spec": spec})
+    return found
 
 
 def submit(cluster: str, prefix: str, pods: int) -> str:

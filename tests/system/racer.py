@@ -11,9 +11,12 @@ import sys
 import time
 from typing import Any
 
+CLAIMS = 24  # device claims of the cluster, each of which several pods request
+
 
 def race(seed: int, seconds: float) -> dict[str, Any]:
     """Race for `seconds` and return counts; every failure except a lost comparison is recorded as an error."""
+    from hetsched.contracts.objects.workload import DeviceUse
     from hetsched.inventory.models import Cluster
     from hetsched.placement import actions
     from hetsched.placement.lifecycle import State
@@ -47,6 +50,8 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
                 case "submit":
                     pods = [a_pod(f"p{seed}-{number + place}").cpu("100m") for place in range(8)]
                     for place, pod in enumerate(pods):
+                        if place % 8 in (2, 6):
+                            pod.shaped(devices=(DeviceUse("gpu", f"claim-{draw.randrange(CLAIMS)}"),))
                         if place % 2:
                             pod.gpu(1, milli=draw.choice((1000, 300)))
                     submitted(cluster, *pods, priority=5 * (number // 8 % 2))
@@ -100,11 +105,16 @@ def main() -> None:
     dispatch.wake = lambda *arguments: None  # type: ignore[assignment]
     if sys.argv[1] == "check":
         from hetsched.journal.models import AuditEntry
+        from hetsched.placement.models import Reservation
         from hetsched.placement.queries.invariants import check_invariants
 
         violations = [str(violation) for violation in check_invariants()]
         evicted = AuditEntry.objects.filter(action="pod.preempt").count()
-        print(json.dumps({"violations": violations, "differing": differing_topics(), "evicted": evicted}))
+        allocations = Reservation.objects.values_list("allocation", flat=True)
+        grants = [grant for allocation in allocations for grant in allocation.devices]
+        shares = sum(grant.consumed is not None for grant in grants)
+        found = {"violations": violations, "differing": differing_topics(), "evicted": evicted}
+        print(json.dumps({**found, "devices": len(grants) - shares, "shares": shares}))
     else:
         print(json.dumps(race(int(sys.argv[1]), float(sys.argv[2]))))
 

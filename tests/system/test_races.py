@@ -16,6 +16,7 @@ import pytest
 
 from tests.system.plane import BACKENDS
 from tests.system.processes import ROOT, python
+from tests.system.racer import CLAIMS
 
 SECONDS = os.environ.get("HETSCHED_TEST_RACE_SECONDS", "5")
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.chaos
 def test_concurrent_leaders_keep_all_invariants(backend: str, figures: dict[str, object]) -> None:
     with BACKENDS[backend](HETSCHED_BATCH="20") as plane:
         assert plane.driver
-        plane.driver("add_cluster", name="race", nodes=2)
+        plane.driver("add_cluster", name="race", nodes=2, claims=CLAIMS)
         plane.driver("enable_preemption")
 
         def start(*words: str) -> subprocess.Popen[str]:
@@ -56,7 +57,10 @@ def test_concurrent_leaders_keep_all_invariants(backend: str, figures: dict[str,
         assert total("conflicts") > 0, where
         found = check()
         assert found.pop("evicted") > 0, where
+        devices, shares = found.pop("devices"), found.pop("shares")
+        assert min(devices, shares) > 0, where
         assert found == {"violations": [], "differing": []}, where
         figures[f"{RACERS} leaders at once, {backend}"] = (
-            f"{total('decided')} decided, {total('conflicts')} batches lost; 0 reserved twice"
+            f"{total('decided')} decided, {devices} devices and {shares} shares of devices granted, "
+            f"{total('conflicts')} batches lost; 0 reserved twice"
         )
