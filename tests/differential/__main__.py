@@ -1,7 +1,8 @@
-"""Compare hetsched with code of Kubernetes on random cases: `python3 dev.py differential [scheduler|kubelet]`.
+"""Compare hetsched with code of Kubernetes on random cases: `python3 dev.py differential [scheduler|devices|kubelet]`.
 
-The suite `scheduler` compares with kube-scheduler on random clusters, the suite `kubelet` with the kubelet's resource
-managers on random nodes. Without a suite, both run.
+The suite `scheduler` compares with kube-scheduler on random clusters, the suite `devices` with its device allocation
+on random clusters with devices, and the suite `kubelet` with the kubelet's resource managers on random nodes. Without a
+suite, all run.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import Any
 
 from tests.kube import control_plane
 
-from .summary import KUBELET, SCHEDULER, Suite, compare, minimal
+from .summary import DEVICES, KUBELET, SCHEDULER, Suite, compare, minimal
 
-SUITES: dict[str, Suite[Any]] = {"scheduler": SCHEDULER, "kubelet": KUBELET}
+SUITES: dict[str, Suite[Any]] = {"scheduler": SCHEDULER, "devices": DEVICES, "kubelet": KUBELET}
 MOST_SHOWN = 3
 
 
 def main() -> int:
     """Run the comparisons and print their counts; return 1 after unexplained differences."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="scheduler or kubelet (default: both)")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="scheduler, devices or kubelet (default: all)")
     parser.add_argument("--cases", type=int, help="number of random cases of each suite")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="seed of the first case")
     given = parser.parse_args()
     unknown = set(given.suites) - SUITES.keys()
     if unknown:
-        parser.error(f"Unknown suite {', '.join(sorted(unknown))}: use {' or '.join(SUITES)}.")
+        parser.error(f"Unknown suite {', '.join(sorted(unknown))}: use {', '.join(SUITES)}.")
     return max(run(name, given.first, given.cases) for name in given.suites or SUITES)
 
 

@@ -24,6 +24,7 @@ OTHER_NODE = "EqualNode"
 TERMINATING_VICTIMS = "TerminatingVictims"
 NODE_CONDITION = "NodeCondition"
 POD_REQUESTS = "PodRequests"
+DEVICES_ABORTED = "DevicesAborted"
 INTENDED = (
     SINGLE_POD_CLAIM,
     FEWER_VICTIMS,
@@ -32,6 +33,7 @@ INTENDED = (
     TERMINATING_VICTIMS,
     NODE_CONDITION,
     POD_REQUESTS,
+    DEVICES_ABORTED,
 )
 _COUNTED = 2**31
 
@@ -39,7 +41,7 @@ _COUNTED = 2**31
 class Difference(msgspec.Struct):
     """A difference in the verdicts for one pod; `name` is the name of an intended difference, or empty.
 
-    `kind` is what differs: `node`, `score` or `victims`; for a kubelet, for example `CPUs`.
+    `kind` is what differs: `node`, `score`, `victims` or `devices`; for a kubelet, for example `CPUs`.
     """
 
     pod: Object

@@ -16,6 +16,8 @@ from tests.kube import control_plane
 from . import clusters, comparison
 from .clusters import Case
 from .comparison import Difference
+from .device_clusters import draw_devices
+from .device_comparison import device_differences
 from .kubelet import comparison as kubelet_comparison
 from .kubelet import nodes
 from .kubelet.admissions import Kubelet
@@ -40,6 +42,7 @@ class Suite(msgspec.Struct, Generic[P], frozen=True):
 
 
 SCHEDULER = Suite(control_plane.SCHEDULER_VERDICTS, 100_000, KubeScheduler, clusters.draw, comparison.differences)
+DEVICES = Suite(control_plane.SCHEDULER_VERDICTS, 100_000, KubeScheduler, draw_devices, device_differences)
 KUBELET = Suite(control_plane.KUBELET_VERDICTS, 20_000, Kubelet, nodes.draw, kubelet_comparison.differences)
 
 

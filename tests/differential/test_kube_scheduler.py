@@ -87,7 +87,7 @@ def _listed(items: Sequence[Object]) -> bytes:
 def test_planted_bug_is_found(
     kube_scheduler: KubeScheduler, bug: Callable[[Sequence[Any]], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "_list", bug)
+    monkeypatch.setattr(verdicts, "as_list", bug)
     assert any(
         compare(SCHEDULER, kube_scheduler, range(first, first + 50)).unexplained for first in range(0, CASES, 50)
     )
@@ -100,7 +100,7 @@ def test_each_score_is_compared(kube_scheduler: KubeScheduler, plugin: str) -> N
 
 
 def test_minimal_case_keeps_only_what_differs(kube_scheduler: KubeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "_list", without(field="overhead"))
+    monkeypatch.setattr(verdicts, "as_list", without(field="overhead"))
     found = next(
         (case, difference)
         for case in map(draw, range(CASES))

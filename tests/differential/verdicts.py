@@ -97,14 +97,15 @@ POLICY = compile_policy(
 
 def judge(case: Case) -> list[PodVerdict]:
     """Return hetsched's verdict for each pod of the case."""
-    content = parse_cluster([("cluster.json", _list(case.objects))])
-    (*pods,) = parse_workload([("pods.json", _list(case.pods))], known=content).pending
+    content = parse_cluster([("cluster.json", as_list(case.objects))])
+    (*pods,) = parse_workload([("pods.json", as_list(case.pods))], known=content).pending
     state = ClusterState.of(content)
     scheduler = Scheduler(state, POLICY)
     return [_judge(scheduler, pod, [node.name for node in content.nodes]) for pod in pods]
 
 
-def _list(objects: Sequence[Any]) -> bytes:
+def as_list(objects: Sequence[Any]) -> bytes:
+    """Format objects as a document that hetsched reads."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()
 
 

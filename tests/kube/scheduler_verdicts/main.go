@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
@@ -47,7 +48,8 @@ type cluster struct {
 	Pods    []json.RawMessage `json:"pods"`
 }
 
-// verdict is the verdict for one node: feasible, resolvable by preemption, or unresolvable; and the reasons by plugin.
+// verdict is the verdict for one node: feasible, resolvable by preemption, unresolvable, or error, with which
+// kube-scheduler ends the scheduling cycle of the pod; and the reasons by plugin.
 type verdict struct {
 	State   string              `json:"state"`
 	Reasons map[string][]string `json:"reasons,omitempty"`
@@ -170,11 +172,16 @@ func newJudge(ctx context.Context, objects []runtime.Object) (*judge, error) {
 	claims := assumecache.NewAssumeCache(klog.FromContext(ctx), factory.Resource().V1().ResourceClaims().Informer(),
 		"ResourceClaim", "", nil)
 	slices, err := resourceslicetracker.StartTracker(ctx, resourceslicetracker.Options{
-		SliceInformer: factory.Resource().V1().ResourceSlices(), KubeClient: client,
+		EnableDeviceTaintRules: true, EnableConsumableCapacity: true, KubeClient: client,
+		SliceInformer: factory.Resource().V1().ResourceSlices(),
+		TaintInformer: factory.Resource().V1beta2().DeviceTaintRules(),
+		ClassInformer: factory.Resource().V1().DeviceClasses(),
 	})
 	if err != nil {
 		return nil, err
 	}
+	context.AfterFunc(ctx, slices.Stop)
+	allocations := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{})
 	registry := plugins.NewInTreeRegistry()
 	scheduler, err := frameworkruntime.NewFramework(ctx, registry, profile,
 		frameworkruntime.WithClientSet(client),
@@ -209,6 +216,9 @@ func newJudge(ctx context.Context, objects []runtime.Object) (*judge, error) {
 	budgets := factory.Policy().V1().PodDisruptionBudgets().Lister()
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
+	// Taint rules and allocated devices are handled after the caches are filled.
+	<-slices.HasSyncedChecker().Done()
+	<-allocations.HasSyncedChecker().Done()
 	found.budgets, err = budgets.List(labels.Everything())
 	return found, err
 }
@@ -300,7 +310,7 @@ func (judge *judge) filter(ctx context.Context, plugin fwk.Plugin, state fwk.Cyc
 		case of.Code() == fwk.Unschedulable && found.State == "feasible":
 			found.State = "resolvable"
 		case of.Code() != fwk.Unschedulable:
-			return fmt.Errorf("%s: %w", plugin.Name(), of.AsError())
+			found.State = "error"
 		}
 		verdicts[name] = found
 	}
