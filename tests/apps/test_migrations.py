@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from hetsched.contracts.objects.devices import (
+    AllocatedDevice,
+    Device,
+    DeviceCapacity,
+    DeviceId,
+    Devices,
+    ResourceClaim,
+)
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from tests.system.processes import ROOT, plain_environment, python
 
 # An installation of an earlier release runs the migrations that a new database replaces by one for each app.
@@ -49,6 +60,23 @@ def test_new_and_upgraded_databases_have_the_same_tables(tmp_path: Path) -> None
     upgraded = {name: _parts(statement) for name, statement in json.loads(done.stdout)}
     assert len(new) > 0
     assert new == upgraded
+
+
+def test_stored_devices_are_converted() -> None:
+    device = {"driver": "gpu.example.com", "pool": "n1", "name": "d0"}
+    claim = {"namespace": "default", "name": "c"}
+    before = {
+        "devices": [{"id": device, "node": "n1", "capacity": {"gpu.example.com/memory": 40, "other/memory": 1}}],
+        "claims": {"default/c": {**claim, "allocated": [device], "node": "n1"}, "default/d": {**claim, "node": ""}},
+    }
+    migration = import_module("hetsched.inventory.migrations.0024_device_shares")
+    found = msgspec.convert(migration.convert(before), Devices)
+    capacity = {"memory": DeviceCapacity(40), "other/memory": DeviceCapacity(1)}
+    device_id = DeviceId(**device)
+    assert found.devices == (Device(device_id, "n1", capacity=capacity),)
+    on_node = (NodeTerm(fields=(Expression("metadata.name", "In", ("n1",)),)),)
+    allocated = ResourceClaim("default", "c", allocated=(AllocatedDevice(device_id),), node_terms=on_node)
+    assert found.claims == {"default/c": allocated, "default/d": ResourceClaim("default", "c")}
 
 
 def _parts(statement: str | None) -> list[str]:
