@@ -126,6 +126,8 @@ class DeviceSearch:
 
     def _has_capacity(self, wish: DeviceWish, device: Device, chosen: Sequence[_Choice]) -> bool:
         """Return whether the capacity suffices for the request in addition to all shares and the chosen ones."""
+        if not device.shared and not wish.capacity:
+            return True
         consumed = consumption(device, wish)
         if consumed is None:
             return False

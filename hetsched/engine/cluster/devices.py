@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 
+import numpy as np
+
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
@@ -30,6 +32,7 @@ from hetsched.contracts.objects.node_constraints import NodeTerm
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
+from .columns import Bools
 from .device_search import DeviceSearch
 from .device_usage import DeviceUsage
 from .placed_pod import PlacedPod
@@ -191,8 +194,12 @@ class DeviceState:
     def by_node(self, state: StateView, rows: Iterable[int] | None = None) -> dict[int, list[int]]:
         """Return the indexes of the devices that each node can access, by row; without `rows` for all nodes."""
         selected = [(nodes_of_terms(state, terms), places) for terms, places in self._by_terms.items()]
+        if rows is None:
+            rows = (
+                range(len(state.reports)) if self._on_any_node else self._rows(state, [nodes for nodes, _ in selected])
+            )
         found: dict[int, list[int]] = {}
-        for row in range(len(state.reports)) if rows is None else rows:
+        for row in rows:
             places = [*self._by_node.get(state.reports[row].name, ()), *self._on_any_node]
             for nodes, some in selected:
                 if nodes[row]:
@@ -200,6 +207,11 @@ class DeviceState:
             if places:
                 found[row] = places
         return found
+
+    def _rows(self, state: StateView, selected: Iterable[Bools]) -> list[int]:
+        """Return the rows with local devices and the rows of the masks; most nodes of a cluster may have no devices."""
+        local = {state.row_of[name] for name in self._by_node if name in state.row_of}
+        return sorted(local.union(*(np.flatnonzero(nodes).tolist() for nodes in selected)))
 
     def usage(self) -> DeviceUsage:
         """Return the use of the devices by all claims and placed pods."""

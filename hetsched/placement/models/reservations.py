@@ -125,7 +125,10 @@ class ReservedCpu(models.Model):
 
 
 class ReservedDevice(models.Model):
-    """One device that a reservation holds for a resource claim of its pod."""
+    """One device that a reservation holds for a resource claim of its pod.
+
+    Shares of a device and devices with admin access have no row, because they do not exclude other holders.
+    """
 
     reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="devices")
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")

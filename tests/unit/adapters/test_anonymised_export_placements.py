@@ -39,7 +39,23 @@ from tests.unit.adapters.drawn_objects import CLUSTERS, Plain
 from tests.unit.adapters.reading import content as read_text
 from tests.unit.adapters.reading import pod_text
 from tests.unit.engine.draws import NAMESPACES, node_reports, pod_lists
-from tests.unit.engine.test_devices import DRIVER, OWN, claim, device, exactly, kind, node, pod, slice_of
+from tests.unit.engine.test_devices import (
+    DRIVER,
+    OWN,
+    claim,
+    counters,
+    device,
+    exactly,
+    in_rack,
+    kind,
+    memory,
+    node,
+    part,
+    pod,
+    share,
+    shared_slice,
+    slice_of,
+)
 
 GIB = 2**30
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -208,6 +224,31 @@ def test_devices_are_chosen_as_before() -> None:
         "node-0002", ["device-0003", "device-0001"],
     )  # fmt: skip
     assert diagnose(scheduler, copy.pending[1]).reasons[0].code == "DeviceSelectorUnknown"
+
+
+def test_shares_counters_and_taints_decide_as_before() -> None:
+    tainted = {"taints": [{"key": "broken", "value": "fan", "effect": "NoSchedule"}]}
+    tolerant = {"tolerations": [{"key": "broken", "value": "fan"}]}
+    distinct = {"constraints": [{"distinctAttribute": f"{DRIVER}/root"}]}
+    shared = share("d0", "40", default="10", validValues=["10", "20"])
+    objects = [
+        node("n1", rack="r1"), node("n2", rack="r2"), kind(), counters("n1", slots="2"),
+        slice_of("n1", part("p0", slots="2"), part("p1", slots="1"), part("p2", slots="1"), count=2),
+        shared_slice(shared, device("d1", **tainted), **in_rack("r2")),
+        *(claim(f"s{number}", exactly("gpu", **memory("15"))) for number in range(3)),
+        claim("t", exactly("gpu", f"{OWN}.root == 0", **tolerant), **distinct),
+        *(pod(f"s{number}", name=f"q{number}") for number in range(3)), pod("t", name="r"),
+    ]  # fmt: skip
+    found = parse_cluster([("f", json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode())])
+    placements = []
+    for content in (found, again(found)):
+        scheduler = Scheduler(ClusterState.of(content), compile_policy(BUILTIN["hetsched"], REGISTRY))
+        names = sorted(report.name for report in content.nodes)
+        outcomes = [scheduler.schedule(one) for one in content.pending]
+        shares = [[sorted((grant.consumed or {}).values()) for grant in one.allocation.devices] for one in outcomes]
+        rows = [outcome.node and names.index(outcome.node) for outcome in outcomes]
+        placements.append(list(zip(rows, shares, strict=True)))
+    assert placements[0] == placements[1] == [(1, [[20_000]]), (1, [[20_000]]), (None, []), (0, [[]])]
 
 
 def test_volumes_are_chosen_as_before() -> None:
