@@ -118,8 +118,9 @@ class _Draw:
         if driver == GPU and self._chance(0.05):  # two devices of one name, visible on the same node
             slices.append({**places[0], "devices": [self._device("d0", {})]})
         whole = {"name": pool, "generation": 2, "resourceSliceCount": len(slices) + self._chance(0.05)}
-        if self._chance(0.1):  # a slice of an earlier generation for the same nodes
-            old = {**places[0], "devices": [self._device("old", {}) | self._own_nodes(places[0])]}
+        # A slice of an earlier generation, for nodes that also have access to the newest slice.
+        if "perDeviceNodeSelection" not in places[0] and self._chance(0.1):
+            old = {**places[0], "devices": [self._device("old", {})]}
             self._add("ResourceSlice", f"{pool}-old", {"driver": driver, "pool": {**whole, "generation": 1}, **old})
         for number, spec in enumerate(slices):
             self._add("ResourceSlice", f"{pool}-{number}", {"driver": driver, "pool": whole, **spec})

@@ -16,6 +16,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
@@ -25,6 +26,7 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
+	resourcedefaults "k8s.io/kubernetes/pkg/apis/resource/v1"
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	configscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 	internalcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
@@ -92,11 +94,14 @@ func main() {
 	}
 }
 
-// decode reads an object and sets the defaults of a pod, as the API server does.
+// decode reads an object and sets the defaults of pods and resource claims, as the API server does.
 func decode(raw []byte) (runtime.Object, error) {
 	object, _, err := clientscheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
-	if pod, ok := object.(*v1.Pod); ok && err == nil {
-		corev1defaults.SetObjectDefaults_Pod(pod)
+	switch typed := object.(type) {
+	case *v1.Pod:
+		corev1defaults.SetObjectDefaults_Pod(typed)
+	case *resourceapi.ResourceClaim:
+		resourcedefaults.SetObjectDefaults_ResourceClaim(typed)
 	}
 	return object, err
 }
