@@ -9,7 +9,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
-from hetsched.adapters.kubernetes.resources import NATIVE_GROUPS
+from hetsched.adapters.kubernetes.resources import NATIVE_GROUPS, NATIVE_WORKLOADS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache
 from hetsched.placement.models import Decision, Pod
@@ -21,10 +21,13 @@ from tests.kube.scene import an_informer, eventually, make, make_node, make_pod,
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
-# Kubernetes 1.37 has no gate for gangs and serves another version of the API.
-OLD = API_SERVER.startswith("1.36.")
-GATES = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true" + (",GangScheduling=true" * OLD)
-GROUPS = NATIVE_GROUPS.in_all_versions()[-1 if OLD else 0]
+# Kubernetes 1.35 has Workloads with groups instead of pod groups. Since 1.37 there is no gate for gangs.
+MINOR = int(API_SERVER.split(".")[1])
+IN_WORKLOADS = MINOR == 35
+GROUPS = NATIVE_WORKLOADS if IN_WORKLOADS else NATIVE_GROUPS.in_all_versions()[-1 if MINOR == 36 else 0]
+GATES = "--feature-gates=GenericWorkload=true" + (
+    ",GangScheduling=true" * (MINOR < 37) + ",TopologyAwareWorkloadScheduling=true" * (not IN_WORKLOADS)
+)
 VERSIONS = f"--runtime-config={GROUPS.api_version}=true"
 
 
@@ -56,12 +59,16 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def make_group(api: Api, name: str, members: int, **more: Any) -> None:
-    spec = {"schedulingPolicy": {"gang": {"minCount": members}}, **more}
+    policy = {"gang": {"minCount": members}}
+    spec = {"podGroups": [{"name": "all", "policy": policy}]} if IN_WORKLOADS else {"schedulingPolicy": policy, **more}
     make(api, GROUPS, name, "default", spec=spec)
 
 
 def make_member(api: Api, group: str, number: int, cpu: str = "1") -> None:
-    make_pod(api, f"{group}-{number}", cpu=cpu, schedulingGroup={"podGroupName": group})
+    reference: dict[str, Any] = {"schedulingGroup": {"podGroupName": group}}
+    if IN_WORKLOADS:
+        reference = {"workloadRef": {"name": group, "podGroup": "all"}}
+    make_pod(api, f"{group}-{number}", cpu=cpu, **reference)
 
 
 def decide(follower: Informer, cluster: Cluster) -> None:
@@ -70,7 +77,8 @@ def decide(follower: Informer, cluster: Cluster) -> None:
 
 
 def grouped(name: str, members: int) -> bool:
-    found = Cluster.objects.get().definitions.pod_groups.get(f"default/{name}")
+    group = f"{name}.all" if IN_WORKLOADS else name
+    found = Cluster.objects.get().definitions.pod_groups.get(f"default/{group}")
     return found is not None and found.min_member == members
 
 
