@@ -142,7 +142,9 @@ def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]]) -
         if name not in ended:
             admission.shared |= admission.cpus & cpus
             admission.cpus |= cpus
-            if assigned["cpus"] or any(set(zones[resource].values()) - {None} for resource in assigned["devices"]):
+            # hetsched also binds containers with GPUs of unknown zones, to all NUMA nodes.
+            aligned = (resource == GPU or set(zones[resource].values()) - {None} for resource in assigned["devices"])
+            if assigned["cpus"] or any(aligned):
                 admission.affinity |= frozenset(assigned["affinity"] or ())
     for resource, devices in held.items():
         counts = Counter(zone for device in devices if (zone := zones[resource][device]) is not None)
