@@ -246,6 +246,10 @@ class Oracle:
         asked = {name: pod.shape.request(name) for name in ("cpu", "memory")}
         if not any(asked.values()):
             return 0
+        before, after = self._balance(node, dict.fromkeys(asked, 0)), self._balance(node, asked)
+        return 50 + (50 + after - before) // 2
+
+    def _balance(self, node: NodeReport, asked: Mapping[str, int]) -> int:
         cpu, memory = (
             min(1.0, (self._requested(node, name) + amount) / node.allocatable[name]) for name, amount in asked.items()
         )
