@@ -16,6 +16,7 @@ NO_PAGE = (
     "hetsched/adapters/http/certificates.py",
     "hetsched/adapters/files.py",
     "hetsched/adapters/kubernetes/extender_messages.py",
+    "hetsched/adapters/look/",
     "hetsched/adapters/oci/layout.py",
     "hetsched/adapters/traces/openb.py",
     "hetsched/adapters/traces/openb_results.py",

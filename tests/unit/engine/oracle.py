@@ -53,7 +53,9 @@ class Oracle:
 
     def _takes_pods(self, pod: PodSpec, node: NodeReport) -> bool:
         cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-        return node.ready and (not node.unschedulable or tolerates(pod.shape, cordon))
+        unready = [Taint(f"node.kubernetes.io/{name}", "", "NoSchedule") for name in ("not-ready", "unreachable")]
+        ready = node.ready or any(tolerates(pod.shape, taint) for taint in unready)
+        return ready and (not node.unschedulable or tolerates(pod.shape, cordon))
 
     def _tolerated(self, pod: PodSpec, node: NodeReport) -> bool:
         return all(tolerates(pod.shape, taint) for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute"))

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.objects.devices import (
     AllocatedDevice,
     Device,
@@ -80,7 +79,7 @@ def _device(device: Device) -> Plain:
     if device.consumes:
         plain["consumesCounters"] = _counters("counterSet", device.consumes)
     if device.taints:
-        plain["taints"] = [msgspec.to_builtins(taint) for taint in device.taints]
+        plain["taints"] = [to_plain(taint) for taint in device.taints]
     return plain | ({keys.EXPORT_BLOCKED: device.blocked} if device.blocked else {})
 
 
@@ -152,7 +151,7 @@ def _request(request: DeviceRequest) -> Plain:
 def _wish(wish: DeviceWish) -> Plain:
     plain: Plain = {"deviceClassName": wish.device_class, "selectors": _selectors(wish.selectors)}
     if wish.tolerations:
-        plain["tolerations"] = [msgspec.to_builtins(toleration) for toleration in wish.tolerations]
+        plain["tolerations"] = [to_plain(toleration) for toleration in wish.tolerations]
     if wish.capacity:
         plain["capacity"] = {"requests": {name: f"{amount}m" for name, amount in wish.capacity}}
     if wish.admin:
