@@ -29,7 +29,7 @@ NODE = st.tuples(
     st.sampled_from([16384, 40960]),
 )
 Node = tuple[str, int, list[int], str, int]
-# A member: CPUs, GPUs, milli of each GPU, minimum GPU memory.
+# A member: CPUs, GPUs, milli of each GPU, GPU memory: the minimum of a whole GPU, or the used memory of a shared GPU.
 MEMBER = st.sampled_from([(1, 0, 1000, 0), (2, 0, 1000, 0), (1, 1, 1000, 0), (1, 2, 1000, 0), (1, 1, 500, 0),
                           (2, 1, 300, 0), (1, 1, 1000, 30000), (0, 1, 500, 30000)])  # fmt: skip
 Member = tuple[int, int, int, int]
@@ -73,7 +73,10 @@ def holds(node: Node, member: Member, count: int) -> bool:
     if not asked:
         return True
     choices = combinations_with_replacement(range(len(cards)), asked * count)
-    return any(all(milli * choice.count(card) <= cards[card] for card in set(choice)) for choice in choices)
+    return any(
+        all(milli * choice.count(card) <= cards[card] and least * choice.count(card) <= memory for card in set(choice))
+        for choice in choices
+    )
 
 
 def most_in(fleet: list[Node], member: Member, most: int) -> int:
