@@ -143,7 +143,7 @@ def a_monitoring(machines: Mapping[str, Machine]) -> Iterator[Monitoring]:
         writing = threading.Thread(target=keep_writing, daemon=True)
         writing.start()
         watched = Monitoring(f"http://127.0.0.1:{own}", prometheus, processes)
-        wait_until(lambda: accepts(own), what=lambda: (folder / "log").read_text()[-2000:])
+        wait_until(lambda: accepts(own), what=lambda: (folder / "log").read_text()[-2000:], seconds=90)
         everybody = len(targets)
 
         def ready() -> bool:
@@ -151,7 +151,7 @@ def a_monitoring(machines: Mapping[str, Machine]) -> Iterator[Monitoring]:
                 return watched.value("count(count_over_time(node_memory_MemTotal_bytes[20s]) >= 3)") == everybody
             return False
 
-        wait_until(ready, what=lambda: (folder / "log").read_text()[-2000:])
+        wait_until(ready, what=lambda: (folder / "log").read_text()[-2000:], seconds=90)
         yield watched
     finally:
         over.set()
