@@ -163,6 +163,11 @@ func newKubelet(node *node) (*kubelet, error) {
 	if err := errors.Join(os.RemoveAll(stateFolder), os.MkdirAll(stateFolder, 0o700)); err != nil {
 		return nil, err
 	}
+	// The CPU manager of the previous case may still write its state in a goroutine, so each case has its own folder.
+	cpuState, err := os.MkdirTemp(stateFolder, "cpus-")
+	if err != nil {
+		return nil, err
+	}
 	ctx, logger, machine := context.Background(), klog.Background(), node.machine()
 	reserved, err := cpuset.Parse(node.Kubelet.ReservedCPUs)
 	if err != nil {
@@ -180,7 +185,7 @@ func newKubelet(node *node) (*kubelet, error) {
 	}
 	found.topology.AddHintProvider(logger, found.devices)
 	found.cpus, err = cpumanager.NewManager(logger, options.CPUPolicy, options.CPUOptions, 1<<62, machine, reserved,
-		v1.ResourceList{v1.ResourceCPU: node.reservation()}, stateFolder, found.topology)
+		v1.ResourceList{v1.ResourceCPU: node.reservation()}, cpuState, found.topology)
 	if err != nil {
 		return nil, err
 	}
