@@ -114,7 +114,9 @@ class Kubelet(JsonProgram):
             resource: {device["id"]: device.get("numa") for device in devices}
             for resource, devices in node["devices"].items()
         }
-        admissions = [_read(pod, found, zones) for pod, found in zip(case.pods, answer["pods"] or [], strict=False)]
+        every = frozenset(numa["id"] for numa in node["numa"])
+        answered = zip(case.pods, answer["pods"] or [], strict=False)
+        admissions = [_read(pod, found, zones, every) for pod, found in answered]
         return Admissions(parse_cpuset(answer["allocatable"]), admissions, answer["timeout"])
 
 
@@ -127,7 +129,8 @@ def _check_resources(node: Object, pods: Iterable[Object]) -> None:
                 raise RuntimeError(f"{pod['metadata']['name']} requests unknown resources {sorted(missing)}")
 
 
-def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]]) -> Admission:
+def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]], every: frozenset[int]) -> Admission:
+    """Read one admission; a container without a preferred affinity may use `every` NUMA node."""
     if found["reason"]:
         rejected = found["reason"].startswith(OUT_OF_RESOURCES)
         return Admission(OUT_OF_RESOURCES if rejected else found["reason"])
@@ -145,7 +148,7 @@ def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]]) -
             # hetsched also binds containers with GPUs of unknown zones, to all NUMA nodes.
             aligned = (resource == GPU or set(zones[resource].values()) - {None} for resource in assigned["devices"])
             if assigned["cpus"] or any(aligned):
-                admission.affinity |= frozenset(assigned["affinity"] or ())
+                admission.affinity |= frozenset(assigned["affinity"] or every)
     for resource, devices in held.items():
         counts = Counter(zone for device in devices if (zone := zones[resource][device]) is not None)
         if counts:
