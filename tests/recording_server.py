@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
+
+from tests.server_thread import running
 
 
 class ReceivedRequest(msgspec.Struct, frozen=True):
@@ -61,11 +62,5 @@ class Receiver:
 def receiving() -> Iterator[Receiver]:
     """Listen on loopback for the duration of the block."""
     listening = Receiver()
-    thread = threading.Thread(target=listening.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with running(listening.server):
         yield listening
-    finally:
-        listening.server.shutdown()
-        thread.join()
-        listening.server.server_close()

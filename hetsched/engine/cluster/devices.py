@@ -24,10 +24,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import Devices as Known
-from hetsched.contracts.objects.devices import (
-    DeviceWish,
-    ResourceClaim,
-)
+from hetsched.contracts.objects.devices import DeviceWish, ResourceClaim
 from hetsched.contracts.objects.node_constraints import NodeTerm
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal

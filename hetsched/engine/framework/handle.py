@@ -41,10 +41,3 @@ class Handle(Protocol):
 
     def trial(self, pods: Sequence[PodSpec], least: int) -> AbstractContextManager[Trial]:
         """Place pods, without Permit and PostFilter, until fewer than `least` can be placed; undo this at the end."""
-
-
-class PreparesGangs(Protocol):
-    """Plugin that decides for all members of a gang before the nodes of its first member are evaluated."""
-
-    def prepare(self, request: Request, scheduler: Handle) -> None:
-        """Make the decision, if it was not made for another member of the registered queue."""

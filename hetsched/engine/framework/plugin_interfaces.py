@@ -1,7 +1,7 @@
 """The complete interface of a plugin: one protocol for each extension point and for each optional hook.
 
-A policy checks the optional hooks of its plugins once, when it is compiled. `PostFilter` is in `post_filter`,
-`PreparesGangs` in `handle`, and the declarations for the compiled loop are in `compiled_terms`.
+A policy checks the optional hooks of its plugins once, when it is compiled. `PostFilter` is in `post_filter`, the
+declarations for the compiled loop are in `compiled_terms`.
 Difference from the Kubernetes Scheduling Framework: plugins see windows of columns, not one node at a time.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hetsched.engine.explain.relaxations import Relaxation
 
     from .diagnosis import Diagnosis
+    from .handle import Handle
     from .request import Request
     from .waiting_pods import WaitingPods
 
@@ -207,6 +208,14 @@ class HandlesPods(Protocol):
 
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
         """Return a predicate for the pods that the plugin can affect now, None if there are none; once per batch."""
+
+
+@runtime_checkable
+class PreparesGangs(Protocol):
+    """Permit plugin that decides for all members of a gang before the nodes of its first member are evaluated."""
+
+    def prepare(self, request: Request, scheduler: Handle) -> None:
+        """Make the decision, if it was not made for another member of the registered queue."""
 
 
 @runtime_checkable

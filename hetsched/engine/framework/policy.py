@@ -38,6 +38,7 @@ from .plugin_interfaces import (
     OnMissed,
     OnWithdrawn,
     OrdersByPriority,
+    PreparesGangs,
     RelaxesRequests,
     WantsMix,
 )
@@ -81,7 +82,7 @@ class ActivePlugin:
         self.waits_to_evict = instance.waits_to_evict if issubclass(kind, DescribesEviction) else None
         self.relaxations = instance.relaxations if issubclass(kind, RelaxesRequests) else None
         self.emulated_on = instance.emulated_on if issubclass(kind, FindsEmulation) else None
-        self.prepare: Callable[[Request, Any], None] | None = getattr(instance, "prepare", None)
+        self.prepare = instance.prepare if issubclass(kind, PreparesGangs) else None
         self.missed = instance.missed if issubclass(kind, OnMissed) else None
         self.withdrawn = instance.withdrawn if issubclass(kind, OnWithdrawn) else None
         self.selective = self.handles is not None or self.handled_pods is not None

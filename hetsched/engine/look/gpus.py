@@ -8,6 +8,7 @@ the pod requests, but no node has them. Fragmentation as a number is FGD's F, se
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,14 +27,20 @@ from .checked_cluster import AffectedObject, CheckedCluster, finding
 MOST_SHAPES = 200
 
 
-def check_stranded(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
+class StrandedGpus(NamedTuple):
+    """Number of stranded GPUs (N,), and for each row that has some the shape that lacks the fewest resources."""
+
+    counts: Ints
+    shapes: dict[int, Shape]
+
+
+def check_stranded(cluster: CheckedCluster, found: StrandedGpus) -> Iterator[ClusterFinding]:
     """Yield the nodes with stranded GPUs."""
     state = cluster.state
-    stranded, shortest = _stranded(cluster)
     names, resources = state.columns.names, state.resources.values
     remaining: Ints = state.columns.field("allocatable") - state.columns.field("requested")
-    for row in np.flatnonzero(stranded).tolist():
-        shape = shortest[row]
+    for row in np.flatnonzero(found.counts).tolist():
+        shape = found.shapes[row]
         short = [
             Message(
                 "{name}: {amount} free, at least {need} requested",
@@ -50,22 +57,22 @@ def check_stranded(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
             AffectedObject("Node", names[row]),
             Message(
                 "{n} free GPUs cannot be used: no GPU pod of the cluster fits the other free resources of the node",
-                n=int(stranded[row]),
+                n=int(found.counts[row]),
             ),
             Message("Move pods without GPUs to other nodes (hetsched advise), or request less CPU and memory per GPU"),
             evidence=[joined("; ", short)],
         )
 
 
-def _stranded(cluster: CheckedCluster) -> tuple[Ints, dict[int, Shape]]:
-    """Return the number of stranded GPUs (N,), and for each such row the shape that lacks the fewest resources."""
+def stranded_gpus(cluster: CheckedCluster) -> StrandedGpus:
+    """Return the stranded GPUs of a cluster."""
     state = cluster.state
     free: Ints = state.columns.field("card_milli_free")
     count = len(state.reports)
     whole: Ints = np.zeros(count, np.int64)
     shortest: dict[int, Shape] = {}
     if not free.shape[0]:
-        return whole, shortest
+        return StrandedGpus(whole, shortest)
     usable: Bools = np.array([report.ready and not report.unschedulable for report in state.reports], np.bool_)
     whole = np.where(usable, (free == WHOLE_CARD_MILLI).sum(axis=0), 0)
     open_rows: Bools = np.zeros(count, np.bool_)  # a shape fits the GPUs
@@ -84,7 +91,7 @@ def _stranded(cluster: CheckedCluster) -> tuple[Ints, dict[int, Shape]]:
         for row in np.flatnonzero(cards & (lacking < least) & (whole > 0)).tolist():
             least[row], shortest[row] = lacking[row], shape
     stranded: Ints = np.where(open_rows & ~fits, whole, 0)
-    return stranded, shortest
+    return StrandedGpus(stranded, shortest)
 
 
 def _most_frequent(cluster: CheckedCluster) -> list[Shape]:
@@ -127,7 +134,7 @@ def check_fragmented(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
         )
 
 
-def summary_of_gpus(cluster: CheckedCluster) -> GpuSummary:
+def summary_of_gpus(cluster: CheckedCluster, stranded: StrandedGpus) -> GpuSummary:
     """Return the totals of the cluster's GPUs."""
     state = cluster.state
     total = int((state.all_rows.static("card_milli") > 0).sum())
@@ -138,4 +145,4 @@ def summary_of_gpus(cluster: CheckedCluster) -> GpuSummary:
         fragments = row_fragments(demand_mix(normalized(mix), state), state.all_rows).sum()
         fragmentation = round(float(fragments) / (total * WHOLE_CARD_MILLI), 6)
     allocated = round(total - float(free.sum()) / WHOLE_CARD_MILLI, 3) if total else 0.0
-    return GpuSummary(total, allocated, int(_stranded(cluster)[0].sum()), fragmentation)
+    return GpuSummary(total, allocated, int(stranded.counts.sum()), fragmentation)

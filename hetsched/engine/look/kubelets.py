@@ -25,6 +25,10 @@ from .checked_cluster import AffectedObject, CheckedCluster, finding
 
 MOST_PREDICTED = 1000
 _ISA = "isa"
+_FOREIGN_CODE = "An image or a program is not built for the node ({text})"
+_BUILD = Message("Build the image for the architecture of the node, or restrict the pod to other nodes")
+_REJECTED = "The node rejected pods ({text})"
+_COMPARE = Message("Compare the request with the zones, devices and labels of the node; delete the failed pods")
 
 
 def check_rejections(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
@@ -34,29 +38,19 @@ def check_rejections(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
         if pod.refusal is not None:
             found.setdefault((pod.node_name, pod.refusal.reason, _ISA in pod.refusal.facts), []).append(pod)
     for (node, reason, foreign_code), pods in found.items():
-        evidence = [_quoted(pod) for pod in pods[:3]]
-        affected = [pod.key for pod in pods]
-        group = AffectedObject("Node", node)
         if foreign_code:
-            yield finding(
-                "ImageDoesNotRun",
-                Level.ERROR,
-                group,
-                Message("An image or a program is not built for the node ({text})", text=reason),
-                Message("Build the image for the architecture of the node, or restrict the pod to other nodes"),
-                evidence=evidence,
-                affected=affected,
-            )
+            code, template, remedy = "ImageDoesNotRun", _FOREIGN_CODE, _BUILD
         else:
-            yield finding(
-                "KubeletRejectedPods",
-                Level.ERROR,
-                group,
-                Message("The node rejected pods ({text})", text=reason),
-                Message("Compare the request with the zones, devices and labels of the node; delete the failed pods"),
-                evidence=evidence,
-                affected=affected,
-            )
+            code, template, remedy = "KubeletRejectedPods", _REJECTED, _COMPARE
+        yield finding(
+            code,
+            Level.ERROR,
+            AffectedObject("Node", node),
+            Message(template, text=reason),
+            remedy,
+            evidence=[_quoted(pod) for pod in pods[:3]],
+            affected=[pod.key for pod in pods],
+        )
 
 
 def _quoted(pod: ObservedPod) -> Message:

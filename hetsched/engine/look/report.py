@@ -16,7 +16,7 @@ from hetsched.contracts.message import Message
 from hetsched.engine.framework.policy import Policy
 
 from .checked_cluster import CheckedCluster
-from .gpus import check_fragmented, check_stranded, summary_of_gpus
+from .gpus import StrandedGpus, check_fragmented, check_stranded, stranded_gpus, summary_of_gpus
 from .instruction_sets import check_instruction_sets
 from .kubelets import MOST_PREDICTED, check_admission, check_rejections
 from .node_facts import check_node_facts, check_unreadable
@@ -30,8 +30,10 @@ def report_of(observation: ClusterObservation, policy: Policy, kube: Policy, *, 
     `evaluated_at` is RFC 3339 UTC.
     """
     cluster = CheckedCluster(observation, policy, kube)
+    stranded = stranded_gpus(cluster)
     findings = sorted(
-        _findings(cluster, evaluated_at), key=lambda one: (LEVELS.index(one.level), one.code, one.kind, one.name)
+        _findings(cluster, stranded, evaluated_at),
+        key=lambda one: (LEVELS.index(one.level), one.code, one.kind, one.name),
     )
     return ClusterReport(
         evaluated_at=evaluated_at,
@@ -40,7 +42,7 @@ def report_of(observation: ClusterObservation, policy: Policy, kube: Policy, *, 
         nodes=len(cluster.state.reports),
         running=len(cluster.content.running),
         pending=len(cluster.content.pending),
-        gpus=summary_of_gpus(cluster),
+        gpus=summary_of_gpus(cluster, stranded),
         counts={level.value: sum(one.level is level for one in findings) for level in LEVELS},
         findings=tuple(findings),
         regret=placement_regret(cluster),
@@ -48,11 +50,11 @@ def report_of(observation: ClusterObservation, policy: Policy, kube: Policy, *, 
     )
 
 
-def _findings(cluster: CheckedCluster, evaluated_at: str) -> Iterator[ClusterFinding]:
+def _findings(cluster: CheckedCluster, stranded: StrandedGpus, evaluated_at: str) -> Iterator[ClusterFinding]:
     yield from check_instruction_sets(cluster)
     yield from check_rejections(cluster)
     yield from check_admission(cluster)
-    yield from check_stranded(cluster)
+    yield from check_stranded(cluster, stranded)
     yield from check_fragmented(cluster)
     yield from check_pending(cluster, evaluated_at)
     yield from check_node_facts(cluster)

@@ -26,6 +26,7 @@ from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.cards import cards_of
+from hetsched.contracts.objects.devices import Devices
 from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.objects.workload import ImageDemand, IsaDemand
 from hetsched.contracts.units import GPU_RESOURCES
@@ -111,23 +112,26 @@ def _exclusive(cluster: Cluster) -> Iterator[Violation]:
     for device in devices.annotate(n=Count("id")).filter(n__gt=1):
         name = f"{device['driver']}/{device['pool']}/{device['device']}"
         yield Violation("I3", cluster.name, f"device {name} has {device['n']} holders")
-    claims = cluster.definitions.devices.claims
+    known = cluster.definitions.devices
+    if known == Devices():  # such a cluster has nothing to exceed or to allocate twice
+        return
     elsewhere = {
         found.device: key
-        for key, claim in claims.items()
+        for key, claim in known.claims.items()
         for found in claim.allocated or ()
         if not found.admin and found.consumed is None
     }
     promised: dict[str, list[DeviceGrant]] = defaultdict(list)
-    for reservation in Reservation.objects.filter(active=True, cluster=cluster).select_related("pod").iterator():
-        for grant in reservation.allocation.devices:
-            key = f"{reservation.pod.namespace}/{grant.claim}"
+    active = Reservation.objects.filter(active=True, cluster=cluster)
+    columns = active.values_list("pod__namespace", "pod__name", "allocation")
+    for namespace, name, allocation in columns.iterator(2000):
+        for grant in allocation.devices:
+            key = f"{namespace}/{grant.claim}"
             promised[key].append(grant)
             if not grant.admin and elsewhere.get(grant.device, key) != key:
-                yield Violation(
-                    "I3", reservation.pod.key, f"device {grant.device} is allocated to claim {elsewhere[grant.device]}"
-                )
-    for text in DeviceUsage(cluster.definitions.devices, promised).excesses():
+                text = f"device {grant.device} is allocated to claim {elsewhere[grant.device]}"
+                yield Violation("I3", f"{namespace}/{name}", text)
+    for text in DeviceUsage(known, promised).excesses():
         yield Violation("I3", cluster.name, text)
 
 

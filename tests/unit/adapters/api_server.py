@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from hetsched.adapters.kubernetes.resources import OPTIONAL, REQUIRED
+from tests.server_thread import running
 
 Plain = dict[str, Any]
 
@@ -106,11 +106,5 @@ def _status(code: int) -> Plain:
 def serving(objects: list[Plain]) -> Iterator[ListServer]:
     """Serve these objects on loopback for the duration of the block."""
     listening = ListServer(objects)
-    thread = threading.Thread(target=listening.server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with running(listening.server):
         yield listening
-    finally:
-        listening.server.shutdown()
-        thread.join()
-        listening.server.server_close()

@@ -52,6 +52,13 @@ class BalancedAllocationParams(Params, frozen=True):
 
 
 @loop_function
+def _balance_of(cpu_used: float, memory_used: float, cpu_capacity: float, memory_capacity: float) -> float:
+    cpu_use = min(cpu_used / cpu_capacity, 1.0)
+    memory_use = min(memory_used / memory_capacity, 1.0)
+    return float(np.floor((1.0 - abs(cpu_use - memory_use) * 0.5) * 100.0))
+
+
+@loop_function
 def _balanced_allocation(
     total: Any, weight: float, nodes: Any, at: Any, delta: Any, extra: Any, given: Any, cards: Any
 ) -> None:
@@ -61,9 +68,7 @@ def _balanced_allocation(
     memory_used = nodes.load[at.requested + 1, nodes.first : nodes.last]
     cpu, memory = delta[at.requested], delta[at.requested + 1]
     for i in range(len(total)):
-        cpu_use = min((cpu_used[i] + cpu) / cpu_capacity[i], 1.0)
-        memory_use = min((memory_used[i] + memory) / memory_capacity[i], 1.0)
-        score = np.floor((1.0 - abs(cpu_use - memory_use) * 0.5) * 100.0)
+        score = _balance_of(cpu_used[i] + cpu, memory_used[i] + memory, cpu_capacity[i], memory_capacity[i])
         total[i] += weight * (score if (cpu_capacity[i] > 0) & (memory_capacity[i] > 0) else 100.0)
 
 
@@ -77,12 +82,8 @@ def _balance_change(
     memory_used = nodes.load[at.requested + 1, nodes.first : nodes.last]
     cpu, memory = delta[at.requested], delta[at.requested + 1]
     for i in range(len(total)):
-        cpu_use = min((cpu_used[i] + cpu) / cpu_capacity[i], 1.0)
-        memory_use = min((memory_used[i] + memory) / memory_capacity[i], 1.0)
-        after = np.floor((1.0 - abs(cpu_use - memory_use) * 0.5) * 100.0)
-        cpu_use = min(cpu_used[i] / cpu_capacity[i], 1.0)
-        memory_use = min(memory_used[i] / memory_capacity[i], 1.0)
-        before = np.floor((1.0 - abs(cpu_use - memory_use) * 0.5) * 100.0)
+        after = _balance_of(cpu_used[i] + cpu, memory_used[i] + memory, cpu_capacity[i], memory_capacity[i])
+        before = _balance_of(cpu_used[i], memory_used[i], cpu_capacity[i], memory_capacity[i])
         score = 50.0 + np.floor((50.0 + after - before) * 0.5)
         total[i] += weight * (score if (cpu_capacity[i] > 0) & (memory_capacity[i] > 0) else 75.0)
 
