@@ -8,7 +8,7 @@ Difference from the Kubernetes Scheduling Framework: plugins see windows of colu
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hetsched.engine.explain.relaxations import Relaxation
 
     from .diagnosis import Diagnosis
-    from .handle import Handle
     from .request import Request
     from .waiting_pods import WaitingPods
 
@@ -214,8 +213,11 @@ class HandlesPods(Protocol):
 class PreparesGangs(Protocol):
     """Permit plugin that decides for all members of a gang before the nodes of its first member are evaluated."""
 
-    def prepare(self, request: Request, scheduler: Handle) -> None:
-        """Make the decision, if it was not made for another member of the registered queue."""
+    def prepare(self, request: Request, scheduler: Any) -> None:
+        """Make the decision, if it was not made for another member of the registered queue.
+
+        `scheduler` is a `handle.Handle`, a module that imports policies.
+        """
 
 
 @runtime_checkable
