@@ -18,7 +18,7 @@ import msgspec
 
 from hetsched.agent.options import add_options, reporting
 from hetsched.contracts.documents import encode
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, missing_package
 from hetsched.contracts.messages.agent_report import AgentReport, MachineCard, MachineIsa, MachineZone
 
 _WIDTH = 12
@@ -103,20 +103,30 @@ def main(arguments: Sequence[str] | None = None, program: str = "hetsched agent"
     given = _parser(program).parse_args(arguments)
     settings = AgentSettings(root=given.root, node=given.node, nvidia_smi=given.nvidia_smi)
     try:
-        if not settings.root.is_dir():
-            raise InputError("FileUnusable", "the path is not a directory", place=f"--root {settings.root}")
-        document = read_document(settings)
-        if given.once:
-            _print_once(settings, document, as_json=given.output == "json")
-            return 0
-        from hetsched.agent.program import main as stay
-
-        return stay(settings, reporting(given), document)
+        return _run(given, settings)
+    except ModuleNotFoundError as error:
+        return _reject(missing_package(error))
     except InputError as error:
-        place = f"{error.place}: " if error.place else ""
-        sys.stderr.write(f"error [{error.code}] {place}{error.message}\n")
-        sys.stderr.write(f"  {error.hint}\n" if error.hint else "")
-        return EXIT_INPUT
+        return _reject(error)
+
+
+def _run(given: argparse.Namespace, settings: AgentSettings) -> int:
+    if not settings.root.is_dir():
+        raise InputError("FileUnusable", "the path is not a directory", place=f"--root {settings.root}")
+    document = read_document(settings)
+    if given.once:
+        _print_once(settings, document, as_json=given.output == "json")
+        return 0
+    from hetsched.agent.program import main as stay
+
+    return stay(settings, reporting(given), document)
+
+
+def _reject(error: InputError) -> int:
+    place = f"{error.place}: " if error.place else ""
+    sys.stderr.write(f"error [{error.code}] {place}{error.message}\n")
+    sys.stderr.write(f"  {error.hint}\n" if error.hint else "")
+    return EXIT_INPUT
 
 
 def read_document(settings: AgentSettings) -> bytes | None:

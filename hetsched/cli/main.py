@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from hetsched import __version__
 from hetsched.adapters import assets
 from hetsched.agent import command as agent_command
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, missing_package
 
 from . import advise, check, cluster, docs, look, policy, resources, shadow
 from .bench import command as bench
@@ -41,7 +41,7 @@ def crds() -> None:
         print(f"---\n{file.read_text().strip()}")
 
 
-_VARIABLE = "_HETSCHED_COMPLETE"
+COMPLETION_VARIABLE = "_HETSCHED_COMPLETE"
 
 
 class ShellName(enum.StrEnum):
@@ -54,7 +54,7 @@ def completion(
     shell: Annotated[ShellName, typer.Argument(help="Shell for which to print the completion script.")],
 ) -> None:
     """Print the shell completion script, which completes names from the server in HETSCHED_SERVER."""
-    print(get_completion_script(prog_name="hetsched", complete_var=_VARIABLE, shell=shell.value))
+    print(get_completion_script(prog_name="hetsched", complete_var=COMPLETION_VARIABLE, shell=shell.value))
 
 
 SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -97,6 +97,9 @@ class RootCommand(TyperGroup):
         except typer.TyperException as error:
             if error.format_message():  # empty if a group without a subcommand printed its help
                 print_error(_usage(error))
+            code = EXIT_INPUT
+        except ModuleNotFoundError as error:
+            print_error(missing_package(error))
             code = EXIT_INPUT
         except OSError as error:
             if error.filename is None:

@@ -100,3 +100,15 @@ def with_hint(message: str, hint: str) -> Message:
     if not hint:
         return as_message(message)
     return joined("; " if hint[0].islower() else ". ", [as_message(message), as_message(hint)])
+
+
+def missing_package(error: ModuleNotFoundError) -> InputError:
+    """Return the error of a command whose packages this installation lacks.
+
+    Raises: the given error if the missing module belongs to hetsched, because that is a fault of the code.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package in {"", "hetsched", "web", "workers"}:
+        raise error
+    hint = "Install the server, pip install 'hetsched[server]', or the agent, pip install 'hetsched[agent]'"
+    return InputError("ExtraMissing", f"this installation does not have the package {package}", hint=hint)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import json
 import os
 import secrets
@@ -188,8 +189,9 @@ def beat() -> SupervisedProgram:
 def lock_data_dir(data_dir: Path) -> Iterator[IO[str]]:
     """Create and lock the data folder; yield the lock file, to which the address of this server is written.
 
-    Raises: InputError `DataDirInvalid`, `AlreadyRunning`.
+    Raises: InputError `DataDirInvalid`, `AlreadyRunning`; ModuleNotFoundError if the server is not installed.
     """
+    importlib.import_module("django")  # fail before a folder is created, and not in each of the processes
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         (data_dir / "logs").mkdir(exist_ok=True)
