@@ -337,6 +337,10 @@ def _is_worthwhile(expected: int) -> bool:
     """Return whether `expected` pods justify machine code, which takes about a second to load."""
     if expected < _MIN_PODS_TO_LOAD and "hetsched.engine.compiled.kernel" not in sys.modules:
         return False
+    from hetsched.engine.jit import HAS_NUMBA
+
+    if not HAS_NUMBA:
+        return False
     from . import kernel
 
     return kernel.KEPT or expected >= _MIN_PODS_TO_COMPILE

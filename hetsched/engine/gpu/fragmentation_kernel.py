@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI
+from hetsched.engine.jit import njit
 
 
 @njit(inline="always")
