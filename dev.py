@@ -373,6 +373,12 @@ def differential(*args: str) -> None:
     become(BIN / "python", "-m", "tests.differential", *args)
 
 
+def release(*args: str) -> None:
+    """Build all artefacts of HEAD into dist/: wheel, chart, manual pages, bill of materials, checksums; see --help"""
+    setup()
+    become(BIN / "python", "-m", "deploy.release", *args)
+
+
 def mutations(*args: str) -> None:
     """Apply random mutations to the product one by one and count those that a test notices; see --help"""
     setup()
@@ -487,6 +493,7 @@ def lock(*args: str) -> None:
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
     "differential": differential, "gauntlet": gauntlet, "matrix": matrix, "mutations": mutations, "bench": bench,
+    "release": release,
     "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "load": load,
     "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
 }  # fmt: skip
