@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 try:
-    from numba import njit as _njit
+    import numba
 except ImportError:
-    _njit = None
-
-HAS_NUMBA = _njit is not None
+    HAS_NUMBA = False
+else:
+    HAS_NUMBA = True
 
 
 def njit(**options: Any) -> Callable[[F], F]:
     """Return a decorator that compiles a function with these options of numba, if numba is installed."""
-    return _njit(**options) if _njit is not None else lambda function: function
+    if not HAS_NUMBA:
+        return lambda function: function
+    decorator: Callable[[F], F] = numba.njit(**options)
+    return decorator

@@ -7,9 +7,10 @@ Before the first collection, the files are served from their source folders.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
@@ -43,6 +44,11 @@ class StaticFileStorage(CompressedManifestStaticFilesStorage):
     def stored_name(self, name: str) -> str:
         return str(super().stored_name(name)) if self.hashed_files else name
 
+    def post_process(self, *args: Any, **options: Any) -> Iterator[Any]:
+        """Write the fingerprint after the files, so that an image with collected files needs no second collection."""
+        yield from super().post_process(*args, **options)
+        Path(self.location, STAMP).write_text(fingerprint())
+
 
 def are_stale() -> bool:
     """Return whether the collected files are missing or differ from the source files."""
@@ -52,17 +58,18 @@ def are_stale() -> bool:
 
 def collect() -> None:
     """Remove the collected static files and collect them again."""
-    root = Path(settings.STATIC_ROOT)
-    shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(settings.STATIC_ROOT, ignore_errors=True)
     call_command("collectstatic", verbosity=0, interactive=False)
-    (root / STAMP).write_text(fingerprint())
 
 
 def fingerprint() -> str:
-    """Return a digest of the version and of every source file's name, size and modification time."""
+    """Return a digest of the version and of every source file's name and content.
+
+    Modification times differ between the build of an image and its containers.
+    """
     digest = hashlib.sha256(hetsched.__version__.encode())
     for finder in get_finders():
         for name, storage in finder.list([]):
-            facts = os.stat(storage.path(name))
-            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+            content = Path(storage.path(name)).read_bytes()
+            digest.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
     return digest.hexdigest()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
+
+from django.core.management import call_command
 
 from hetsched.project import static_files
 
@@ -23,3 +26,12 @@ def test_collected_files_are_found_by_their_digest(settings: Any, tmp_path: Path
     assert [name for name in imported if not (tmp_path / "js" / name).is_file()] == []
     assert [path.name for path in modules if not re.search(DIGEST, path.name)] == []
     assert {path.with_name(f"{path.name}.gz").is_file() for path in modules if path.stat().st_size > 2000} == {True}
+
+
+def test_collectstatic_leaves_nothing_to_collect(settings: Any, tmp_path: Path) -> None:
+    """Regression: in the image the folder is read-only, and the first start failed to collect the files again."""
+    settings.STATIC_ROOT = str(tmp_path)
+    call_command("collectstatic", verbosity=0, interactive=False)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, 0))
+    assert not static_files.are_stale()
