@@ -34,7 +34,8 @@ from .informer import Informer, iterated_at
 from .informer_host import InformerHost
 from .leader_election import leadership
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 1.0  # a standby acquires a released lease within this time
+RETRY_SECONDS = 5.0
 STUCK_SECONDS = 120.0
 COLLECT_AFTER = (50_000, 10, 10)  # thresholds of `gc`: few objects are in cycles, most are long-lived
 log = structlog.get_logger(__name__)
@@ -96,10 +97,10 @@ def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Ap
     except (InputError, ApiFailure) as failure:
         log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
         connection.update(failure=shortened(failure.text, 500))
-        ended.wait(POLL_SECONDS)
+        ended.wait(RETRY_SECONDS)
     except Exception:
         log.exception("cluster watch ended", cluster=cluster.name)
-        ended.wait(POLL_SECONDS)
+        ended.wait(RETRY_SECONDS)
     finally:
         iterated_at.pop(cluster.pk, None)
         following.release(lease)
