@@ -29,6 +29,12 @@ _MOST_EVIDENCE = 4
 _MOST_SHOWN = 20  # of each level
 _POLICY, _KUBE_POLICY = "hetsched", "default-kube"
 _ALL = "*"
+# Remedy by the HTTP status of a failed call; 0: no response.
+_FAILURE_HINTS = {
+    0: "Check the server address of the context, the network route and the certificate authority",
+    401: "The API server rejects the credentials: renew the token or certificate of the context's user",
+    403: "The report needs permission to list nodes and pods; kubectl auth can-i list pods -A shows it",
+}
 
 
 def look(
@@ -84,15 +90,26 @@ def look(
     if registry:
         observation = _with_platforms(observation, registry)
     report = _report(observation, policy)
-    if html is not None:
-        from hetsched.adapters.look.html_page import html_page
-
-        html.write_text(html_page(report, title=f"Cluster report: {_title(filename, context)}"), encoding="utf-8")
     if output is OutputFormat.JSON:
         print_json(report.document())
     else:
         _show(console(), report)
+    if html is not None:
+        _write_page(html, report, title=f"Cluster report: {_title(filename, context)}")
     raise typer.Exit(1 if report.fails(fail_on) else 0)
+
+
+def _write_page(path: Path, report: ClusterReport, *, title: str) -> None:
+    """Write the report as an HTML page. Raises: InputError `FileUnusable`."""
+    from hetsched.adapters.look.html_page import html_page
+
+    try:
+        path.write_text(html_page(report, title=title), encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            "FileUnusable", f"the page was not written: {error.strerror or error}", place=f"--html {path}",
+            hint="Use a file in an existing folder that you may write to",
+        ) from None  # fmt: skip
 
 
 def _title(filename: list[str] | None, context: str) -> str:
@@ -131,7 +148,7 @@ def _from_cluster(kubeconfig: Path | None, context: str) -> ClusterObservation:
     except ApiFailure as failure:
         raise ServerUnavailable(
             "ApiServerFailed", str(failure), place="API server",
-            hint="The report needs permission to list nodes and pods; kubectl auth can-i list pods -A shows it",
+            hint=_FAILURE_HINTS.get(failure.status, "The API server reports an internal or temporary error: try again"),
         ) from None  # fmt: skip
 
 

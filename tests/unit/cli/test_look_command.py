@@ -151,8 +151,11 @@ def test_cluster_is_read_by_the_kubeconfig_of_the_environment(tmp_path: Path) ->
     assert (result.exit_code, "canary" in result.output) == (1, False)
 
 
-@pytest.mark.parametrize("status", [401, 403, 500])
-def test_api_server_that_denies_nodes_has_exit_code_3(tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(401, "renew the token"), (403, "permission to list nodes and pods"), (500, "internal or temporary error")],
+)
+def test_api_server_that_denies_nodes_has_exit_code_3(tmp_path: Path, status: int, hint: str) -> None:
     config = tmp_path / "config"
     with serving([]) as server:
         server.denied[NODES.path()] = status
@@ -160,8 +163,26 @@ def test_api_server_that_denies_nodes_has_exit_code_3(tmp_path: Path, status: in
         result = run("look", "--kubeconfig", config)
     assert (result.exit_code, result.stdout) == (3, "")
     assert f"error [ApiServerFailed] API server: {status} " in result.stderr
+    assert hint in " ".join(result.stderr.split())
+
+
+def test_unreachable_api_server_is_not_reported_as_a_missing_permission(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    with serving([]) as server:
+        config.write_text(json.dumps(server.kubeconfig({"token": "canary-1d2e"})))
     result = run("look", "--kubeconfig", config)  # the server has stopped
-    assert (result.exit_code, "Unreachable" in result.stderr) == (3, True)
+    said = " ".join(result.stderr.split())
+    assert (result.exit_code, result.stdout, "Unreachable" in said) == (3, "", True)
+    assert "Check the server address" in said
+    assert "permission" not in said
+
+
+def test_report_is_printed_if_the_page_cannot_be_written(tmp_path: Path) -> None:
+    path = cluster_file(tmp_path, [node("n")])
+    result = run("look", "-f", path, "--html", tmp_path / "absent" / "report.html")
+    assert result.stdout.startswith("0 errors, 0 warnings, 0 notes")
+    said = " ".join(result.stderr.split())
+    assert (result.exit_code, "[FileUnusable] --html" in said, "No such file" in said) == (2, True, True)
 
 
 def test_program_is_a_plugin_of_kubectl(tmp_path: Path) -> None:
