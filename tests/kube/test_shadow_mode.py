@@ -38,9 +38,13 @@ from tests.system.processes import ROOT
 from workers import bind, create, evict, report, schedule, shadow, sweep
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver", "kube-scheduler"), pytest.mark.django_db]
-MANIFEST = Path(ROOT) / "deploy" / "shadow" / "access.yaml"
+MANIFESTS = sorted((Path(ROOT) / "deploy" / "shadow").glob("*.yaml"))
 READING = ("get", "list", "watch")
 PODS_OF_THEIRS = 12
+
+
+def shipped_objects() -> list[dict[str, Any]]:
+    return [document for path in MANIFESTS for document in yaml.safe_load_all(path.read_text())]
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def account(plane: ControlPlane) -> Iterator[dict[str, Any]]:
     """Return the kubeconfig of the read-only account."""
     if access.NAMESPACE not in {item["metadata"]["name"] for item in plane.call("GET", "/api/v1/namespaces")["items"]}:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": access.NAMESPACE}})
-    shipped = list(yaml.safe_load_all(MANIFEST.read_text()))
+    shipped = shipped_objects()
     try:
         for item in shipped:
             plane.call("POST", access._COLLECTIONS[item["kind"]], item)
@@ -80,7 +84,7 @@ def live(db: None, account: dict[str, Any], settings: LazySettings, monkeypatch:
 
 
 def test_account_reads_the_watched_kinds_and_nothing_else() -> None:
-    (role,) = [document for document in yaml.safe_load_all(MANIFEST.read_text()) if document["kind"] == "ClusterRole"]
+    (role,) = [document for document in shipped_objects() if document["kind"] == "ClusterRole"]
     shipped = {
         (group, resource, verb, name)
         for rule in role["rules"]
