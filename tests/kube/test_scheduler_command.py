@@ -65,8 +65,12 @@ def test_pods_get_nodes_and_all_processes_stop(api: Api, plane: ControlPlane, ku
 
 
 @pytest.mark.parametrize(
-    "words", [["--extender"], ["--context", "x"], ["--namespace", "x"], ["--kubeconfig", "/nowhere/at/all"]]
-)
+    "words",
+    [
+        ["--extender"], ["--context", "x"], ["--namespace", "x"], ["--kubeconfig", "/nowhere/at/all"],
+        ["--shadow", "default-scheduler"], ["--in-cluster", "--shadow", "default-scheduler", "--no-shadow"],
+    ],
+)  # fmt: skip
 def test_errors_are_reported_before_the_start(tmp_path: Path, words: list[str]) -> None:
     with scheduler(tmp_path / "data", *words) as run:
         assert run.popen.wait(60) == 2

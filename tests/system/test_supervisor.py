@@ -235,3 +235,15 @@ def test_commands_load_neither_django_nor_celery_until_they_run() -> None:
     modules = "hetsched.cli.server.standalone, hetsched.cli.server.token"
     code = f"import sys, {modules}; print({{'django', 'celery'}} & set(sys.modules))"
     assert subprocess.check_output(python("-c", code), text=True).strip() == "set()"
+
+
+def test_programs_write_to_standard_error_on_request(tmp_path: Path) -> None:
+    script = SUPERVISE.replace("write_line=tell)", "write_line=tell, log_stderr=True)").replace(
+        "echo $$ > pid;", "echo $$ > pid; echo output; echo error >&2;"
+    )
+    run = Process(python("-c", script, str(tmp_path)), env=os.environ, log=tmp_path / "said", cwd=ROOT)
+    try:
+        wait_until(lambda: {"output", "error", "up"} <= set(run.said().split()), what=run.said)
+    finally:
+        assert run.stop(signal.SIGINT) == 0
+    assert not list(tmp_path.glob("*.log"))

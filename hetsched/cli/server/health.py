@@ -9,19 +9,24 @@ The web process is probed over HTTP.
 from __future__ import annotations
 
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
 from enum import StrEnum
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
+
+from hetsched.contracts.errors import InputError
 
 from ..output import note
 from .standalone import default_data_dir
 
 EXIT_UNHEALTHY = 1
 QUIET_SECONDS = 120.0
+RETRY_SECONDS = 2.0
 
 
 class Process(StrEnum):
@@ -37,18 +42,37 @@ def health(
     process: Annotated[Process, typer.Argument(help="Process to check on this machine or in this container.")],
     port: Annotated[int, typer.Option(help="Port of the web process.", min=1, max=65535)] = 8000,
     component: Annotated[str, typer.Option(help="Component of the server to check; only with `health web`.")] = "",
+    server: Annotated[
+        str, typer.Option(metavar="URL", help="Server to check instead of this machine; only with `health web`.")
+    ] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Accept any certificate of the server; no credential is sent.")
+    ] = False,
+    wait: Annotated[int, typer.Option(metavar="SECONDS", help="Wait until the process is healthy.", min=0)] = 0,
 ) -> None:
     """Check a process of this machine. Exit codes: 0 healthy, 1 unhealthy, with the reason."""
-    trouble = _web(port, component) if process is Process.WEB else _heartbeat_problem(process)
-    if trouble:
-        note(trouble)
-        raise typer.Exit(EXIT_UNHEALTHY)
+    if server and (process is not Process.WEB or urlsplit(server).scheme not in ("http", "https")):
+        hint = "Use health web --server http://HOST:PORT or https://HOST:PORT"
+        raise InputError("OptionInvalid", f"{server!r} cannot be checked", place="--server", hint=hint)
+    base = server.rstrip("/") or f"http://localhost:{port}"
+    deadline = time.monotonic() + wait
+    while True:
+        trouble = _web(base, component, insecure) if process is Process.WEB else _heartbeat_problem(process)
+        if not trouble:
+            return
+        if time.monotonic() >= deadline:
+            note(trouble)
+            raise typer.Exit(EXIT_UNHEALTHY)
+        time.sleep(RETRY_SECONDS)
 
 
-def _web(port: int, component: str) -> str:
+def _web(base: str, component: str, insecure: bool) -> str:
     path = f"readyz?component={component}" if component else "livez"
+    tls = ssl.create_default_context()
+    if insecure:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(f"http://localhost:{port}/{path}", timeout=5):
+        with urllib.request.urlopen(f"{base}/{path}", timeout=5, context=tls):  # noqa: S310  (http or https)
             return ""
     except urllib.error.HTTPError as error:
         return f"web responds with {error.code}: {error.read(300).decode(errors='replace')}"

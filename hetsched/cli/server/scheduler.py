@@ -42,7 +42,22 @@ def scheduler(
     namespace: Annotated[
         list[str] | None, typer.Option(help="Namespace that submissions may use; can be repeated.", show_default=False)
     ] = None,
+    shadow: Annotated[
+        str,
+        typer.Option(
+            "--shadow",
+            metavar="SCHEDULER",
+            help="Shadow mode: compare decisions with those of this scheduler, and write nothing to the cluster.",
+        ),
+    ] = "",
+    no_shadow: Annotated[bool, typer.Option("--no-shadow", help="Leave shadow mode.")] = False,
     no_web: Annotated[bool, typer.Option("--no-web", help="Run without console and API.")] = False,
+    no_admin: Annotated[
+        bool, typer.Option("--no-admin", help="Create no administrator, whose password would be printed.")
+    ] = False,
+    log_stderr: Annotated[
+        bool, typer.Option("--log-stderr", help="Write the logs of all processes to standard error, not to files.")
+    ] = False,
     extender: Annotated[
         bool,
         typer.Option(
@@ -59,10 +74,16 @@ def scheduler(
     if kubeconfig is not None:
         kubeconfig = kubeconfig.expanduser().absolute()
         read_kubeconfig(kubeconfig, context)  # report errors in the kubeconfig before any process starts
-    elif context or (namespace and not in_cluster):
-        option = "--context" if context else "--namespace"
+    elif context or ((namespace or shadow or no_shadow) and not in_cluster):
+        option = next(
+            option
+            for option, value in (("--context", context), ("--namespace", namespace), ("--shadow", shadow or no_shadow))
+            if value
+        )
         hint = "Add --kubeconfig FILE or --in-cluster"
         raise InputError("ConnectionUnclear", "no cluster is connected", place=option, hint=hint)
+    if shadow and no_shadow:
+        raise InputError("ConnectionUnclear", "--shadow and --no-shadow cannot be combined", place="--shadow")
     data_dir = (data or standalone.default_data_dir()).expanduser().absolute()
     if extender:
         check_extender(data_dir)
@@ -77,14 +98,20 @@ def scheduler(
         lock.flush()
         socket_file = None if _is_any_set(*_STORE) else store.socket_path(data_dir)
         supervisor = Supervisor(
-            env=environment(data_dir, host, socket_file), cwd=data_dir, log_dir=data_dir / "logs", write_line=note
+            env=environment(data_dir, host, socket_file),
+            cwd=data_dir,
+            log_dir=data_dir / "logs",
+            write_line=note,
+            log_stderr=log_stderr,
         )
-        cluster = connection(name, kubeconfig, context, in_cluster, namespace or [])
+        cluster = connection(
+            name, kubeconfig, context, in_cluster, namespace or [], "" if no_shadow else shadow or None
+        )
         try:
             web = None if no_web else (host, port)
             tasks = standalone.worker_programs(f"scheduler-{os.getpid()}", workers, socket_file)
             programs = [*servers, *tasks]
-            start_all(supervisor, socket_file, cluster, web, programs, extender=extender)
+            start_all(supervisor, socket_file, cluster, web, programs, extender=extender, admin=not no_admin)
             supervisor.watch()
         except StopRequested:
             pass
@@ -104,6 +131,7 @@ def start_all(
     programs: Sequence[SupervisedProgram],
     *,
     extender: bool,
+    admin: bool,
 ) -> None:
     """Start all processes in order; print the address once they are ready."""
     note("hetsched scheduler is starting")
@@ -112,9 +140,9 @@ def start_all(
         supervisor.wait_until(
             lambda: store.answers(socket_file), what="the message store", timeout_seconds=standalone.STORE_SECONDS
         )
-    wishes = ("--static", "--admin") if web else ()
+    wishes = ("--static", *(["--admin"] if admin else [])) if web else ()
     prepare = SupervisedProgram("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
-    admin = standalone.admin_of(supervisor.run_to_end(prepare))
+    credentials = standalone.admin_of(supervisor.run_to_end(prepare))
     if cluster is not None:
         supervisor.run_to_end(cluster)
     others = [SupervisedProgram("extender", (sys.executable, "-m", "django", "extender"))] if extender else []
@@ -136,8 +164,8 @@ def start_all(
                     what="the scheduling queue",
                     timeout_seconds=standalone.START_SECONDS,
                 )
-    if web:
-        standalone.print_address(standalone.address(*web), supervisor.log_dir.parent, admin)
+    if web and admin:
+        standalone.print_address(standalone.address(*web), supervisor.log_dir.parent, credentials)
     else:
         console().print(f"\nhetsched scheduler is running\n  data        {supervisor.log_dir.parent}\n")
         sys.stdout.flush()
@@ -161,9 +189,12 @@ def check_extender(data_dir: Path) -> None:
 
 
 def connection(
-    name: str, kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str]
+    name: str, kubeconfig: Path | None, context: str, in_cluster: bool, namespaces: list[str], shadow: str | None
 ) -> SupervisedProgram | None:
-    """Return the program that connects the cluster of `kubeconfig` or `in_cluster`, or None if neither is set."""
+    """Return the program that connects the cluster of `kubeconfig` or `in_cluster`, or None if neither is set.
+
+    `shadow` is the scheduler of shadow mode, empty to leave shadow mode, and None to keep the mode.
+    """
     if kubeconfig is None and not in_cluster:
         return None
     words = ["connect", name, *(f"--namespace={namespace}" for namespace in namespaces)]
@@ -171,6 +202,8 @@ def connection(
         words += [f"--kubeconfig={kubeconfig}", f"--context={context}"]
     if in_cluster:
         words.append("--in-cluster")
+    if shadow is not None:
+        words.append(f"--shadow={shadow}" if shadow else "--no-shadow")
     return SupervisedProgram("connect", (sys.executable, "-m", "django", *words))
 
 

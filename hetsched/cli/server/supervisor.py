@@ -79,13 +79,25 @@ class _Child:
 
 
 class Supervisor:
-    """Supervisor of programs with one environment; each program writes its output to a separate file in `log_dir`."""
+    """Supervisor of programs with one environment; each program writes its output to a separate file in `log_dir`.
 
-    def __init__(self, *, env: Mapping[str, str], cwd: Path, log_dir: Path, write_line: Callable[[str], None]) -> None:
+    With `log_stderr` all programs write to the standard error of this process instead, as container runtimes expect.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log_dir: Path,
+        write_line: Callable[[str], None],
+        log_stderr: bool = False,
+    ) -> None:
         self._env = dict(env)
         self._cwd = cwd
         self.log_dir = log_dir
         self._print = write_line
+        self._log_stderr = log_stderr
         self._children: list[_Child] = []
         self._stop_signals = 0
         self._next_log_check = 0.0
@@ -136,7 +148,8 @@ class Supervisor:
                     raise self._failed(child.program.name, f"{child.program.name} exited during start-up")
             if time.monotonic() > deadline:
                 message = f"{what} is not ready after {timeout_seconds:.0f} s"
-                raise InputError("StartTimeout", message, hint=f"Logs: {self.log_dir}")
+                where = "standard error" if self._log_stderr else self.log_dir
+                raise InputError("StartTimeout", message, hint=f"Logs: {where}")
             time.sleep(POLL_SECONDS)
 
     def watch(self) -> None:
@@ -184,8 +197,11 @@ class Supervisor:
         )
 
     def _run(self, child: _Child, now: float) -> None:
-        with self.log_of(child.program.name).open("ab") as log:
-            child.process = self._spawn(child.program, stdout=log, stderr=log)
+        if self._log_stderr:
+            child.process = self._spawn(child.program, stdout=sys.stderr.fileno(), stderr=None)
+        else:
+            with self.log_of(child.program.name).open("ab") as log:
+                child.process = self._spawn(child.program, stdout=log, stderr=log)
         child.started, child.restart_at, child.dismissed = now, None, False
         if child.program.probe is not None:
             child.program.probe.reset()
@@ -234,6 +250,8 @@ class Supervisor:
         return True
 
     def _failed(self, name: str, message: str) -> InputError:
+        if self._log_stderr:
+            return InputError("ProgramFailed", message, hint="Its log is above")
         lines = self.log_of(name).read_text(errors="replace").strip().splitlines()
         tail = f": {lines[-1][:300]}" if lines else ""
         return InputError("ProgramFailed", message + tail, hint=f"Log: {self.log_of(name)}")

@@ -72,3 +72,31 @@ def test_web_process_is_probed() -> None:
     assert alive.exit_code == 0
     assert (unready.exit_code, "1 of 1" in unready.stderr) == (1, True)
     assert run("health", "web", "--port", port).exit_code == 1
+
+
+def test_another_server_is_probed_until_it_is_healthy() -> None:
+    class Late(Answers):
+        """A server whose watch component becomes healthy with the second request."""
+
+        requests = 0
+
+        def do_GET(self) -> None:
+            Late.requests += 1
+            self.send_response(200 if Late.requests > 1 and self.path == "/readyz?component=watch" else 503)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Late) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        late = run("health", "web", "--server", url, "--component", "watch", "--wait", 30)
+        unready = run("health", "web", "--server", url, "--wait", 0)
+        server.shutdown()
+        thread.join()
+    assert (late.exit_code, unready.exit_code) == (0, 1)
+
+
+@pytest.mark.parametrize("words", [("web", "--server", "ftp://host"), ("worker", "--server", "http://host")])
+def test_server_that_cannot_be_probed_is_invalid(words: tuple[str, ...]) -> None:
+    result = run("health", *words)
+    assert (result.exit_code, "[OptionInvalid] --server" in result.stderr) == (2, True)

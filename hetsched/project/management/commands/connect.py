@@ -29,6 +29,9 @@ class Command(BaseCommand):
             "--in-cluster", action="store_true", help="connect to the cluster in which this process runs"
         )
         parser.add_argument("--namespace", action="append", help="namespace that submissions may use; can be repeated")
+        mode = parser.add_mutually_exclusive_group()
+        mode.add_argument("--shadow", metavar="SCHEDULER", help="shadow mode of this scheduler; writes nothing")
+        mode.add_argument("--no-shadow", dest="shadow", action="store_const", const="", help="leave shadow mode")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -58,6 +61,7 @@ class Command(BaseCommand):
                 context=options["context"],
                 in_cluster=options["in_cluster"],
                 enrolled_namespaces=options["namespace"],
+                shadow_of=options["shadow"],
                 actor=audit.SYSTEM,
                 reason="command line",
             )
