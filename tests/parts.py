@@ -35,6 +35,7 @@ PROGRAMS = {
     "riscv64-linux-gnu-gcc": ("riscv64-linux-gnu-gcc",),
     "runc": ("runc",),
     "scheduler_verdicts": ("scheduler_verdicts",),
+    "unshare": ("unshare",),
 }
 BUILT = {"helm", "kube-apiserver", "kube-scheduler", *control_plane.VERDICTS}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
@@ -46,6 +47,7 @@ PACKAGES = {  # Debian package that contains the program, if its name differs
     "postgres": "postgresql",
     "qemu-riscv64-static": "qemu-user-static",
     "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu",
+    "unshare": "util-linux",
 }
 
 MODULES = {"k8s.io/kubernetes"}  # Go modules whose source is read, from the module cache of the user

@@ -1,4 +1,4 @@
-"""The Helm chart: rendered by helm, accepted by a real API server, with least-privilege processes."""
+"""The chart's layout distributed: rendered by helm, accepted by a real API server, with least-privilege processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ import pytest
 import yaml
 
 from hetsched.project.settings import ENV
-from tests.kube import access, discovery_account, kinds
+from tests.kube import access, chart, discovery_account, kinds
+from tests.kube.chart import CHART, DISTRIBUTED, helm
 from tests.kube.control_plane import ControlPlane, find
 
 pytestmark = pytest.mark.needs("helm")
 ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "deploy" / "helm" / "hetsched"
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 # All options that can be enabled.
 ALL = (
@@ -34,38 +33,26 @@ ALL = (
     "access.pullSecretNamespaces={default}", "images.registries={docker.io,quay.io}",
     "images.plainRegistries={lab:5000}", "images.registryPorts={443,5000}", "metrics.tokenKey=scrape",
 )  # fmt: skip
+DISTRIBUTED_SETS = [f"--set={value}" for value in DISTRIBUTED]
 AGENT = ("agent.enabled=true", "agent.server=https://hetsched.test")
+CALLERS = ("web", "io", "watch", "extender", "discover", "connect")  # processes that call the API server
 PROCESSES = {
     "web": "web", "schedule": "worker-schedule", "io": "worker-io", "preview": "worker-preview", "watch": "watch",
     "beat": "beat", "discover": "worker-discover",
 }  # fmt: skip
 
 
-def helm(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    program = find("helm")
-    assert program is not None
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, **options)
-
-
-@cache
 def rendered(*values: str) -> list[dict[str, Any]]:
-    """Return the objects of a release `live` in the namespace `hetsched`."""
-    sets = [word for value in values for word in ("--set", value)]
-    done = helm("template", "live", str(CHART), "--namespace=hetsched", *sets)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    return chart.rendered(*DISTRIBUTED, *values)
 
 
 def of(kind: str, *values: str) -> dict[str, dict[str, Any]]:
-    return {item["metadata"]["name"]: item for item in rendered(*values) if item["kind"] == kind}
+    return chart.of(kind, *DISTRIBUTED, *values)
 
 
 def pods(*values: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the pod templates by process."""
-    for item in rendered(*values):
-        if item["kind"] in ("Deployment", "Job"):
-            template = item["spec"]["template"]
-            yield template["metadata"]["labels"]["app.kubernetes.io/component"], template
+    """Yield the pod templates of the processes."""
+    yield from ((role, pod) for role, pod in chart.pods(*DISTRIBUTED, *values) if role != "test")
 
 
 def test_lint_finds_nothing() -> None:
@@ -74,39 +61,23 @@ def test_lint_finds_nothing() -> None:
     assert not re.search("WARNING|ERROR", done.stdout)
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("web.replicas=0", "web.replicas|/web/replicas"),
-        ("image.tag=latest", "image.tag|/image/tag"),
-        ("existingSecret=", "existingSecret"),
-        ("ingress.enabled=true", "ingress.host|/ingress/host"),
-        ("ingress.enabled=true,ingress.host=h.test", "needs ingress.proxies"),
-        ("extender.enabled=true", "extender.from|/extender/from"),
-        ("agent.enabled=true", "needs HTTPS"),
-        ("agent.server=http://hetsched.test", "agent.server|/agent/server"),
-        ("replicaCount=2", "replicaCount"),
-        ("settings.SECRET_KEY=abc", "SECRET_KEY"),
-        ("access.enrolledNamespaces={Team}", "enrolledNamespaces"),
-    ],
-)
-def test_invalid_value_is_rejected_by_name(value: str, message: str) -> None:
-    done = helm("template", "live", str(CHART), "--set", value)
-    assert done.returncode != 0
-    assert re.search(message, done.stderr)
-
-
 def test_every_process_has_the_command_of_compose() -> None:
     commands = {role: pod["spec"]["containers"][0]["command"] for role, pod in pods()}
-    assert set(commands) == {*PROCESSES, "migrate"}
+    assert set(commands) == {*PROCESSES, "migrate", "connect"}
     for role, service in PROCESSES.items():
         name = f"{role}@%h"
         expected = [word if not word.startswith("--hostname=") else f"--hostname={name}"
                     for word in COMPOSE[service]["command"]]  # fmt: skip
         assert sorted(commands[role]) == sorted(expected)
     assert commands["migrate"] == COMPOSE["migrate"]["command"]
-    hooks = of("Job")["live-hetsched-migrate"]["metadata"]["annotations"]["helm.sh/hook"]
-    assert set(hooks.split(",")) == {"pre-install", "pre-upgrade"}
+    hooks = {name: job["metadata"]["annotations"]["helm.sh/hook"] for name, job in of("Job").items()}
+    assert hooks == {
+        "live-hetsched-migrate": "pre-install,pre-upgrade", "live-hetsched-connect": "post-install,post-upgrade",
+    }  # fmt: skip
+    assert commands["connect"] == ["python", "manage.py", "connect", "kubernetes", "--in-cluster", "--no-shadow"]
+    observing = dict(pods("mode=shadow"))
+    assert observing["connect"]["spec"]["containers"][0]["command"][-1] == "--shadow=default-scheduler"
+    assert "discover" not in observing
 
 
 @pytest.mark.parametrize("values", [(), ALL])
@@ -117,7 +88,7 @@ def test_containers_have_minimal_privileges(values: tuple[str, ...]) -> None:
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-        assert all(set(volume) & {"secret", "emptyDir"} for volume in spec["volumes"])
+        assert all(set(volume) & {"secret", "projected", "emptyDir"} for volume in spec["volumes"])
         (container,) = spec["containers"]
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
@@ -126,9 +97,8 @@ def test_containers_have_minimal_privileges(values: tuple[str, ...]) -> None:
             assert set(container["resources"][kind]) == {"cpu", "memory"}
         assert re.fullmatch(r"[^:@]+:(?!latest)[^:@]+", container["image"])
         # Only processes that call API servers have a service account token.
-        assert spec["automountServiceAccountToken"] is (role in ("web", "io", "watch", "extender", "discover"))
-        if role != "migrate":
-            assert "livenessProbe" in container
+        assert spec["automountServiceAccountToken"] is (role in CALLERS)
+        assert ("livenessProbe" in container) is (role not in ("migrate", "connect"))
     assert found["web"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz?component=web"
     assert found["web"]["spec"]["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/livez"
     asked = {
@@ -262,7 +232,7 @@ def test_agent_is_disabled_by_default_and_read_only() -> None:
     }
     narrow = of("NetworkPolicy", *AGENT, "networkPolicy.webFrom[0].podSelector.matchLabels.app=ingress")
     callers = [item["podSelector"]["matchLabels"] for item in narrow["live-hetsched-web"]["spec"]["ingress"][0]["from"]]
-    assert callers[1]["app.kubernetes.io/component"] == "agent"
+    assert [labels.get("app.kubernetes.io/component") for labels in callers] == [None, "test", "agent"]
     policies = of("NetworkPolicy", *AGENT)
     assert policies["live-hetsched-agent"]["spec"]["podSelector"]["matchLabels"].items() <= (
         agent["spec"]["template"]["metadata"]["labels"].items()
@@ -347,7 +317,7 @@ def test_every_variable_is_rendered_once(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     own = {"FORWARDED_ALLOW_IPS": "10.2.0.0/16", "HETSCHED_EXTENDER_PORT": 9999, "HETSCHED_BODIES_BYTES": 536870912}
     values.write_text(yaml.safe_dump({"settings": own}))
-    arguments = [word for value in (*ALL, *AGENT) for word in ("--set", value)]
+    arguments = [word for value in (*DISTRIBUTED, *ALL, *AGENT) for word in ("--set", value)]
     done = helm("template", "live", str(CHART), "-f", str(values), *arguments)
     assert done.returncode == 0, done.stderr
     seen = {}
@@ -372,12 +342,12 @@ def test_network_policy_excludes_agents() -> None:
     """The policy opens the ports of the database and the message store, which an agent never calls."""
     policy = of("NetworkPolicy", *AGENT)["live-hetsched"]["spec"]["podSelector"]
     assert policy["matchExpressions"] == [
-        {"key": "app.kubernetes.io/component", "operator": "NotIn", "values": ["agent"]}
+        {"key": "app.kubernetes.io/component", "operator": "NotIn", "values": ["agent", "test"]}
     ]
 
 
 def test_network_policies_and_budgets_select_their_pods() -> None:
-    labels = {role: pod["metadata"]["labels"] for role, pod in pods(*ALL)}
+    labels = {role: pod["metadata"]["labels"] for role, pod in chart.pods(*DISTRIBUTED, *ALL)}
 
     def selected(selector: dict[str, Any]) -> set[str]:
         wanted = selector["matchLabels"]
@@ -391,7 +361,8 @@ def test_network_policies_and_budgets_select_their_pods() -> None:
 
     policies = {name: selected(item["spec"]["podSelector"]) for name, item in of("NetworkPolicy", *ALL).items()}
     assert policies == {
-        "live-hetsched": set(labels),
+        "live-hetsched": set(labels) - {"test"},
+        "live-hetsched-test": {"test"},
         "live-hetsched-api-servers": {"web", "io", "watch", "extender", "discover"},
         "live-hetsched-extender": {"extender"},
         "live-hetsched-registries": {"io"},
@@ -407,8 +378,13 @@ def test_network_policies_and_budgets_select_their_pods() -> None:
 
 
 @pytest.mark.needs("etcd", "kube-apiserver")
-@pytest.mark.parametrize("values", [(), ALL])
-def test_api_server_accepts_every_object(plane: ControlPlane, tmp_path: Path, values: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("values", "production"),
+    [((), False), (("mode=active",), False), ((), True), (DISTRIBUTED, False), ((*DISTRIBUTED, *ALL), False)],
+)
+def test_api_server_accepts_every_object(
+    plane: ControlPlane, tmp_path: Path, values: tuple[str, ...], production: bool
+) -> None:
     strict = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hetsched", "labels": strict}}
     path = "/api/v1/namespaces/hetsched?fieldManager=test&force=true"
@@ -416,9 +392,9 @@ def test_api_server_accepts_every_object(plane: ControlPlane, tmp_path: Path, va
     # Pods as their controllers would create them: the namespace rejects those with too many privileges.
     made = [
         {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], "name": role}}
-        for role, pod in pods(*values)
+        for role, pod in chart.pods(*values, production=production)
     ]
-    objects = [*rendered(*values), *made]
+    objects = [*chart.rendered(*values, production=production), *made]
     kubeconfig, manifest = tmp_path / "kubeconfig", tmp_path / "objects.json"
     context = {"cluster": "test", "user": "admin", "namespace": "hetsched"}
     kubeconfig.write_text(json.dumps({**plane.kubeconfig(), "contexts": [{"name": "test", "context": context}]}))
@@ -448,7 +424,7 @@ def test_no_process_runs_an_unknown_command() -> None:
     known = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     run = [pod["spec"]["containers"][0]["command"] for _, pod in pods()]
     ours = [words[2] for words in run if "manage.py" in words]
-    assert sorted(ours) == ["prepare", "watch"]
+    assert sorted(ours) == ["connect", "prepare", "watch"]
     assert set(ours) <= set(known)
 
 
@@ -460,8 +436,8 @@ def test_release_is_installed_upgraded_and_uninstalled(plane: ControlPlane, tmp_
     # No pods run here, so the migration is left out; the CRDs have their own tests.
     common = ["--namespace=release", f"--kubeconfig={kubeconfig}"]
     for words in (
-        ["install", "live", str(CHART), "--create-namespace", "--no-hooks", "--skip-crds"],
-        ["upgrade", "live", str(CHART), "--no-hooks", "--skip-crds", "--set=web.replicas=3"],
+        ["install", "live", str(CHART), *DISTRIBUTED_SETS, "--create-namespace", "--no-hooks", "--skip-crds"],
+        ["upgrade", "live", str(CHART), "--reuse-values", "--no-hooks", "--skip-crds", "--set=web.replicas=3"],
     ):
         done = helm(*words, *common)
         assert done.returncode == 0, done.stderr
