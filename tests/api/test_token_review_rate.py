@@ -8,7 +8,7 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 
-from hetsched.adapters.kubernetes import token_review
+from hetsched.adapters.kubernetes import service_account_tokens
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind
@@ -22,7 +22,7 @@ def asked(db: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     shown: list[str] = []
     monkeypatch.setattr(connections, "api_of", lambda cluster: None)
-    monkeypatch.setattr(token_review, "holder_of", lambda api, token: shown.append(token))
+    monkeypatch.setattr(service_account_tokens, "holder_of", lambda api, token: shown.append(token))
     monkeypatch.setattr(agent_authentication, "MOST_REVIEWS", 3)
     monkeypatch.setattr(agent_authentication.time, "time", lambda: 1000.5)
     cache.clear()

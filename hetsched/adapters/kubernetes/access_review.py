@@ -32,7 +32,7 @@ from .resources import (
     TOPOLOGIES,
     VOLUMES,
 )
-from .token_review import TOKEN_REVIEWS
+from .service_account_tokens import TOKEN_REVIEWS
 
 JOBS = Resource("batch", "v1", "jobs", "Job")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
