@@ -36,6 +36,7 @@ def check_cluster(cluster: Cluster) -> list[Check]:
     try:
         found.extend(_server(cluster))
         found.extend(_rights(cluster))
+        found.extend(_tokens(cluster))
     except InputError as error:
         found.append(Check("connection", False, _describe_error(error)))
     except ApiFailure as failure:
@@ -70,6 +71,16 @@ def _rights(cluster: Cluster) -> Iterator[Check]:
         yield Check(f"right to {answer.right}", False, shortened(detail, 500))
     detail = Message("{n} rights granted, {m} namespaces enrolled", n=granted, m=len(namespaces))
     yield Check("rights", granted > 0, detail)
+
+
+def _tokens(cluster: Cluster) -> Iterator[Check]:
+    """Yield one check per stored service account token that has an end: whether it is renewed."""
+    for token in cluster.connection.stored_tokens:
+        template = "service account {account}, ends at {time}"
+        if token.failure:
+            template = "service account {account}, ends at {time} and was not renewed: {detail}"
+        detail = Message(template, account=token.account, time=token.expires_at, detail=token.failure)
+        yield Check(f"token of {token.purpose}", not token.failure, shortened(detail, 500))
 
 
 def _collectors(cluster: Cluster) -> list[Check]:

@@ -11,6 +11,7 @@ Invariant: no credential appears in an audit entry, an error, a log record or th
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
 MOST_NAMESPACES = 1000
 _HOME = "/api/v1/namespaces/kube-system"
-# API clients of this process by cluster, each with the settings that it was created from. The clients are cached
-# because they keep their server connections open.
-_apis: dict[int, tuple[tuple[str, str], Api]] = {}
+# API clients of this process by cluster, each with the settings that it was created from, and a digest of those that a
+# renewed token leaves unchanged. The clients are cached because they keep their server connections open.
+_apis: dict[int, tuple[tuple[str, str], bytes, Api]] = {}
 
 
 def connect(
@@ -89,7 +90,7 @@ def connect(
             )  # fmt: skip
         changed: dict[str, Any] = {}
         if (kept or in_cluster) and (known is None or _decrypt_kubeconfig(known, cluster) != kept):
-            sealed = seal(kept, purpose=_purpose(cluster)) if kept else ""
+            sealed = seal(kept, purpose=purpose_of(cluster)) if kept else ""
             changed = {"sealed_kubeconfig": sealed, "server": server, "failure": ""}
         if namespaces is not None and (known is None or known.enrolled_namespaces != namespaces):
             changed["enrolled_namespaces"] = namespaces
@@ -98,12 +99,13 @@ def connect(
         if read_pull_secrets is not None and (known is not None and known.read_pull_secrets) != read_pull_secrets:
             changed["read_pull_secrets"] = read_pull_secrets
         if discovering is not None and (known is None or _decrypt_discovery_kubeconfig(known, cluster) != discovering):
-            sealed = seal(discovering, purpose=_purpose(cluster, "discovery")) if discovering else ""
+            sealed = seal(discovering, purpose=purpose_of(cluster, "discovery")) if discovering else ""
             changed["sealed_discovery_kubeconfig"] = sealed
         if known is not None and not changed:
             return known
-        # The stored discovery result belongs to the previous connection.
-        connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults={**changed, "discovery": None})
+        # The stored discovery result and the state of the tokens belong to the previous connection.
+        stale = {"discovery": None, "stored_tokens": ()}
+        connection, _ = Connection.objects.update_or_create(cluster=cluster, defaults={**changed, **stale})
         if changed.keys() & {"server", "shadow_of"}:
             Connection.objects.filter(cluster=cluster).update(
                 follower_epoch=F("follower_epoch") + 1, follower_id="", follower_until=None
@@ -144,10 +146,12 @@ def server_address(connection: Connection) -> str:
 def api_of(cluster: Cluster) -> Api:
     """Return the API client of a live cluster. Each process has one connection pool per cluster.
 
+    If only the token was renewed, the existing client continues with the new token, also in other threads.
     Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`.
     """
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
+    from hetsched.adapters.kubernetes.kubeconfig import Access
 
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
@@ -155,11 +159,18 @@ def api_of(cluster: Cluster) -> Api:
     made_of = connection.sealed_kubeconfig, connection.shadow_of
     known = _apis.get(cluster.pk)
     if known is not None and known[0] == made_of:
-        return known[1]
+        return known[2]
+    lasting = b""
     if connection.sealed_kubeconfig:
-        _check_server(connection.server)
-        kept = unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
-        configuration = from_kubeconfig(msgspec.json.decode(kept))
+        check_server(connection.server)
+        kept = unseal(connection.sealed_kubeconfig, purpose=purpose_of(cluster))
+        document = msgspec.json.decode(kept)
+        lasting = _lasting_settings(document, connection.shadow_of)
+        if known is not None and lasting and known[1] == lasting:
+            known[2].use_token(Access(document).token)
+            _apis[cluster.pk] = (made_of, lasting, known[2])
+            return known[2]
+        configuration = from_kubeconfig(document)
     else:
         configuration = inside()
     name = cluster.name
@@ -168,8 +179,17 @@ def api_of(cluster: Cluster) -> Api:
         count_call=lambda verb, status: counters.add(metric_names.API_REQUESTS, name, verb, str(status)),
         reads=bool(connection.shadow_of),
     )
-    _apis[cluster.pk] = (made_of, api)
+    _apis[cluster.pk] = (made_of, lasting, api)
     return api
+
+
+def _lasting_settings(document: Any, shadow_of: str) -> bytes:
+    """Return a digest of a connection without its token, or nothing if the connection has no token."""
+    user = dict(document["users"][0]["user"])
+    if not user.pop("token", ""):
+        return b""
+    lasting = [document["clusters"][0]["cluster"], user, shadow_of]
+    return hashlib.sha256(encode(lasting)).digest()
 
 
 def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
@@ -190,9 +210,9 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
     if not connection.sealed_discovery_kubeconfig and connection.sealed_kubeconfig:
         return api_of(cluster), Message("the connection has no kubeconfig for discovery")
     if connection.sealed_discovery_kubeconfig:
-        kept = unseal(connection.sealed_discovery_kubeconfig, purpose=_purpose(cluster, "discovery"))
+        kept = unseal(connection.sealed_discovery_kubeconfig, purpose=purpose_of(cluster, "discovery"))
         document = msgspec.json.decode(kept)
-        _check_server(Access(document).server)
+        check_server(Access(document).server)
         configuration = from_kubeconfig(document)
     else:
         configuration = inside()
@@ -244,7 +264,7 @@ def _not_connected(cluster: Cluster) -> InputError:
 def _decrypt_kubeconfig(connection: Connection, cluster: Cluster) -> str | None:
     """Return the stored kubeconfig. It is empty if none is stored, and None if it cannot be decrypted."""
     try:
-        return connection.sealed_kubeconfig and unseal(connection.sealed_kubeconfig, purpose=_purpose(cluster))
+        return connection.sealed_kubeconfig and unseal(connection.sealed_kubeconfig, purpose=purpose_of(cluster))
     except InputError:
         return None
 
@@ -253,13 +273,14 @@ def _decrypt_discovery_kubeconfig(connection: Connection, cluster: Cluster) -> s
     """Return the stored kubeconfig for discovery, with the same special cases as `_decrypt_kubeconfig`."""
     try:
         sealed = connection.sealed_discovery_kubeconfig
-        return sealed and unseal(sealed, purpose=_purpose(cluster, "discovery"))
+        return sealed and unseal(sealed, purpose=purpose_of(cluster, "discovery"))
     except InputError:
         return None
 
 
-def _purpose(cluster: Cluster, whose: str = "") -> str:
-    return f"{whose} kubeconfig of {cluster.name}".strip()
+def purpose_of(cluster: Cluster, whose: str = "connection") -> str:
+    """Return the purpose with which a kubeconfig of a cluster is sealed: `connection` or `discovery`."""
+    return f"{whose if whose == 'discovery' else ''} kubeconfig of {cluster.name}".strip()
 
 
 def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
@@ -274,11 +295,12 @@ def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
     if len(access.server) > 300:
         message = Message("the value is longer than {n} characters", n=300)
         raise InputError("KubeconfigMalformed", message, place="clusters.cluster.server")
-    _check_server(access.server)
+    check_server(access.server)
     return encode(kept).decode(), access.server
 
 
-def _check_server(server: str) -> None:
+def check_server(server: str) -> None:
+    """Reject a server that HETSCHED_CLUSTER_HOSTS does not allow. Raises: InputError `ClusterHostNotAllowed`."""
     from hetsched.adapters.kubernetes.kubeconfig import host_of
 
     host = host_of(server)

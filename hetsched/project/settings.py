@@ -253,6 +253,7 @@ CELERY_IMPORTS = [
     "workers.report",
     "workers.callback",
     "workers.images",
+    "workers.renew_tokens",
     "workers.collect",
     "workers.policy_workflow",
     "workers.replay",
@@ -272,6 +273,8 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(DATA_DIR / "beat-schedule")
 # Tolerated difference between the clocks of the beat and worker machines; it is added to the lifetime of periodic
 # messages.
 CLOCKS_APART_SECONDS = 900
+# Period of the check for stored tokens that end soon. Tokens live for at least ten minutes.
+RENEW_TOKENS_SECONDS = 60
 
 
 def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -294,6 +297,7 @@ CELERY_BEAT_SCHEDULE = {
 }
 CELERY_BEAT_SCHEDULE["audit"] = _every("workers.audit.run", AUDIT_SECONDS)
 CELERY_BEAT_SCHEDULE["desk"] = _every("workers.policy_workflow.tick", HETSCHED_DESK_SECONDS)
+CELERY_BEAT_SCHEDULE["renew-tokens"] = _every("workers.renew_tokens.run", RENEW_TOKENS_SECONDS)
 CELERY_BEAT_SCHEDULE["collect"] = _every("workers.collect.tick", HETSCHED_COLLECT_SECONDS)
 if HETSCHED_CHECK_SECONDS:
     CELERY_BEAT_SCHEDULE["check"] = _every("workers.canary.check", HETSCHED_CHECK_SECONDS)

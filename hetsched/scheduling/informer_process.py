@@ -1,8 +1,8 @@
 """The process that watches live clusters, `python -m django watch`: one informer thread per leased cluster.
 
-Every `POLL_SECONDS` it starts informers for clusters without one. A failure of an informer is recorded on the
-connection of its cluster, and the informer is restarted. The liveness check passes while every informer completes its
-iterations.
+Every `POLL_SECONDS` it starts informers for clusters without one, and passes renewed tokens to running informers. A
+failure of an informer is recorded on the connection of its cluster, and the informer is restarted. The liveness check
+passes while every informer completes its iterations.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def _start_informers(
     for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
         thread = threads.get(cluster.pk)
         if thread is not None and thread.is_alive():
+            _update_token(cluster, api_of)
             continue
         lease = following.take(cluster.pk, holder)
         if lease is not None:
@@ -78,6 +79,14 @@ def _start_informers(
                 target=_run_informer, args=(lease, cluster, api_of, ended), name=f"watch {cluster.name}"
             )
             threads[cluster.pk].start()
+
+
+def _update_token(cluster: Cluster, api_of: Callable[[Cluster], Api]) -> None:
+    """Let the client of a running informer use a renewed token."""
+    try:
+        api_of(cluster)
+    except InputError as error:  # the informer reports an unusable connection itself
+        log.warning("connection cannot be read", cluster=cluster.name, reason=str(error))
 
 
 def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:

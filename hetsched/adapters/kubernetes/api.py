@@ -148,6 +148,10 @@ class Api:
         self._pool = client.ApiClient(configuration).rest_client.pool_manager
         self._pool.pool_classes_by_scheme = GUARDED
 
+    def use_token(self, token: str) -> None:
+        """Send this bearer token with all further requests."""
+        self._configuration.api_key["BearerToken"] = f"Bearer {token}"
+
     def _headers(self, content: str = "") -> dict[str, str]:
         headers = {"User-Agent": self._agent, "Accept": "application/json"}
         credential = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")

@@ -19,6 +19,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.api.discovery import Discovery
+from hetsched.contracts.api.stored_tokens import StoredToken
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.contracts.objects.facts import Maintenance
@@ -182,6 +183,8 @@ class Connection(models.Model):
     # The credentials that discovery uses instead of the in-cluster account, the lease of discovery, and its latest
     # result.
     sealed_discovery_kubeconfig = models.TextField(blank=True, editable=False)
+    # End and renewal failure of each service account token in the stored kubeconfigs.
+    stored_tokens = StructField(tuple[StoredToken, ...], default=tuple, blank=True, editable=False)
     discovery = StructField(Discovery, verbose_name=_("discovery"), null=True, editable=False)
     discoverer_id = models.CharField(max_length=120, blank=True, editable=False)
     discoverer_until = models.DateTimeField(null=True, blank=True, editable=False)

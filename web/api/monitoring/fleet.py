@@ -41,6 +41,7 @@ class Fleet:
         yield from _effects(clusters)
         yield from _leases(clusters)
         yield from _watches(clusters)
+        yield from _tokens()
         yield from _agents(clusters)
         yield from _collectors()
         yield from _outbox()
@@ -172,6 +173,21 @@ def _collectors() -> Iterator[Metric]:
         nodes.add_metric(where, row.nodes_reported)
         late.add_metric(where, row.nodes_stale)
     yield from (works, age, nodes, late)
+
+
+def _tokens() -> Iterator[Metric]:
+    ends = _gauge(
+        "hetsched_token_expiry_timestamp_seconds", "End of a stored service account token.", "cluster", "purpose"
+    )
+    failed = _gauge(
+        "hetsched_token_renewal_failed", "1 if the latest renewal of a stored token failed.", "cluster", "purpose"
+    )
+    for cluster, tokens in Connection.objects.order_by("pk").values_list("cluster__name", "stored_tokens"):
+        for token in tokens:
+            labels = [cluster, token.purpose]
+            ends.add_metric(labels, datetime.fromisoformat(token.expires_at).timestamp())
+            failed.add_metric(labels, bool(token.failure))
+    yield from (ends, failed)
 
 
 def _agents(clusters: Sequence[Cluster]) -> Iterator[Metric]:
