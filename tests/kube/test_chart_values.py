@@ -131,7 +131,11 @@ def test_mode_decides_over_rights_and_option() -> None:
     """Shadow mode grants only reads; no admission policy acts on the cluster."""
     name = "hetsched-live-hetsched"
     assert "--shadow=default-scheduler" in container("server")["command"]
-    assert {verb for rule in of("ClusterRole")[name]["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    shipped = yaml.safe_load((ROOT / "deploy" / "shadow" / "role.yaml").read_text())["rules"]
+    assert of("ClusterRole")[name]["rules"] == shipped
+    assert {verb for rule in shipped for verb in rule["verbs"]} == {"get", "list", "watch"}
+    bound = {item["roleRef"]["name"] for item in of("ClusterRoleBinding").values()}
+    assert bound == {name}
     assert not {"Role", "RoleBinding", "ValidatingAdmissionPolicy"} & {item["kind"] for item in rendered()}
     active = ("mode=active", "access.enrolledNamespaces={team}")
     assert of("ClusterRole", *active)[name]["rules"] == access.rules_of("hetsched")
