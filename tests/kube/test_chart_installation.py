@@ -58,7 +58,7 @@ class Installation:
 
     def local(self, text: str) -> str:
         """Return a path or option of the pod for this machine."""
-        folders = {"/data": f"{self.folder}/data", "/tmp/static": f"{self.folder}/static", "8000": str(self.port)}
+        folders = {"/data": f"{self.folder}/data", "8000": str(self.port)}
         for old, new in folders.items():
             text = text.replace(old, new)
         return text
