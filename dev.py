@@ -363,14 +363,12 @@ def gauntlet(*args: str) -> None:
 def matrix(*args: str) -> None:
     """Run tests of live clusters on every supported version of the Kubernetes API server (builds them first)"""
     setup()
-    build_kube()
     become(BIN / "python", "-m", "tests.kube.matrix", *args)
 
 
 def differential(*args: str) -> None:
     """Compare hetsched with kube-scheduler's and the kubelet's own code on random cases (an hour); see --help"""
     setup()
-    build_kube()
     become(BIN / "python", "-m", "tests.differential", *args)
 
 

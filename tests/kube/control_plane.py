@@ -75,6 +75,17 @@ def find(program: str) -> Path | None:
     return None
 
 
+def built(program: str) -> Path:
+    """Return a program, which is built if it is missing. Raises: Unavailable."""
+    if find(program) is None:
+        print(f"Building {program} (some minutes, once)", file=sys.stderr)
+        build([program])
+    found = find(program)
+    if found is None:
+        raise Unavailable(f"{program} is missing after its build")
+    return found
+
+
 def build(programs: Sequence[str] = PROGRAMS) -> None:
     """Build missing programs from released modules into the cache.
 

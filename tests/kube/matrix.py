@@ -6,10 +6,12 @@ results. A version without passed tests, or with skipped ones, has failed too.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -51,9 +53,15 @@ def run(version: str) -> tuple[int, int, int]:
     return total - failed - skipped, failed, skipped
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the given versions or all and print the table; return 1 if a test failed or was skipped."""
-    rows = [(version, *run(version)) for version in sys.argv[1:] or (control_plane.VERSION, *control_plane.OTHERS)]
+    known = (control_plane.VERSION, *control_plane.OTHERS)
+    parser = argparse.ArgumentParser(prog="python3 dev.py matrix", description=__doc__)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"{', '.join(sorted(known))} (default: all)")
+    given = parser.parse_args(arguments).versions
+    if unknown := set(given) - set(known):
+        parser.error(f'Unknown version "{", ".join(sorted(unknown))}" (VERSION): use {", ".join(sorted(known))}.')
+    rows = [(version, *run(version)) for version in given or known]
     print("| API server | passed | failed | skipped |\n|---|---|---|---|")
     for row in rows:
         print("| " + " | ".join(map(str, row)) + " |")
