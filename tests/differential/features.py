@@ -195,7 +195,14 @@ def _affinity_label_keys(objects: list[Object], pods: list[Object], random: Rand
                     selector.setdefault("matchExpressions", []).append(wanted)
 
 
+def _scheduling_gates(objects: list[Object], pods: list[Object], random: Random) -> None:
+    """Add scheduling gates, with which a pod is not scheduled even on an empty node."""
+    for pod in pods:
+        names = random.sample(("example.com/quota", "example.com/review"), random.randint(0, 2))
+        pod["spec"]["schedulingGates"] = [{"name": name} for name in names]
+
+
 FEATURES: tuple[Callable[[list[Object], list[Object], Random], None], ...] = (
     _host_network, _init_container_ports, _pod_resources, _attach_limits, _zone_labels, _local_volumes, _resizes,
-    _affinity_label_keys,
+    _affinity_label_keys, _scheduling_gates,
 )  # fmt: skip

@@ -121,7 +121,7 @@ def _judge(scheduler: Scheduler, pod: PodSpec, names: Sequence[str]) -> PodVerdi
                 scores.setdefault(one.plugin, {})[node.name] = one.weighted
         verdict.scores = _relative(scores)
     else:
-        eviction = scheduler.schedule(pod).eviction
+        eviction = scheduler.schedule(pod).eviction if pod.ready else None
         if eviction is not None:
             verdict.victims, verdict.selected = {eviction.node: frozenset(eviction.victims)}, eviction.node
     return verdict

@@ -1,7 +1,8 @@
 // Verdicts of kube-scheduler's own plugins on clusters given as JSON, without an API server.
 //
 // Each line of the input is one cluster with pods to judge, each line of the output contains the verdicts for these
-// pods. The PreFilter and Filter plugins of the default profile run on every node. kube-scheduler ends at the first
+// pods. A pod with scheduling gates is unresolvable on every node, because kube-scheduler does not queue it. For other
+// pods, the PreFilter and Filter plugins of the default profile run on every node. kube-scheduler ends at the first
 // plugin that rejects a node; this program runs all of them, so that the verdict does not depend on their order. The
 // Score plugins rate the feasible nodes. If no node is feasible, the preemption plugin selects victims on every node
 // where preemption may help, in a dry run.
@@ -35,6 +36,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/schedulinggates"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
@@ -110,6 +112,7 @@ func decode(raw []byte) (runtime.Object, error) {
 type judge struct {
 	scheduler  framework.Framework
 	plugins    []fwk.Plugin
+	gates      fwk.PreEnqueuePlugin
 	preemption *defaultpreemption.DefaultPreemption
 	budgets    []*policyv1.PodDisruptionBudget
 }
@@ -212,6 +215,8 @@ func newJudge(ctx context.Context, objects []runtime.Object) (*judge, error) {
 		}
 		if preemption, ok := plugin.(*defaultpreemption.DefaultPreemption); ok {
 			found.preemption = preemption
+		} else if gates, ok := plugin.(*schedulinggates.SchedulingGates); ok {
+			found.gates = gates
 		} else if _, ok := plugin.(fwk.PreFilterPlugin); ok {
 			found.plugins = append(found.plugins, plugin)
 		} else if _, ok := plugin.(fwk.FilterPlugin); ok {
@@ -236,6 +241,13 @@ func (judge *judge) pod(ctx context.Context, pod *v1.Pod) (answer, error) {
 	}
 	for _, node := range nodes {
 		found.Nodes[node.Node().Name] = verdict{State: "feasible", Reasons: map[string][]string{}}
+	}
+	if gated := judge.gates.PreEnqueue(ctx, pod); !gated.IsSuccess() {
+		for name := range found.Nodes {
+			found.Nodes[name] = verdict{State: "unresolvable",
+				Reasons: map[string][]string{judge.gates.Name(): gated.Reasons()}}
+		}
+		return found, nil
 	}
 	state := framework.NewCycleState()
 	for _, plugin := range judge.plugins {
