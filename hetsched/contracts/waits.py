@@ -36,9 +36,15 @@ class Event(enum.StrEnum):
     POLICY_ACTIVATED = "policy-activated"
     TIME = "time"
     POD_LABELS = "pod-labels"
+    NODE_FEATURES = "node-features"
 
 
-NODE_FACTS = frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.NODE_TAINTS, Event.NODE_ISA})
+NODE_FACTS = frozenset(
+    {
+        Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.NODE_TAINTS, Event.NODE_ISA,
+        Event.NODE_FEATURES,
+    }
+)  # fmt: skip
 INVENTORY = NODE_FACTS | {Event.NODE_USE, Event.STORAGE_CHANGED, Event.QUOTA_CHANGED, Event.NAMES_CHANGED}
 LOADS = frozenset({Event.POD_RELEASED, Event.POD_PLACED, Event.POD_LABELS})
 # For a plugin that does not register events: all events, including the passing of time.

@@ -195,6 +195,21 @@ def _affinity_label_keys(objects: list[Object], pods: list[Object], random: Rand
                     selector.setdefault("matchExpressions", []).append(wanted)
 
 
+def _declared_features(objects: list[Object], pods: list[Object], random: Random) -> None:
+    """Add features that kubelets declare, and pods that require them."""
+    names = ("RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport", "ExtendWebSocketsToKubelet")
+    for node in _of_kind(objects, "Node"):
+        node["status"]["declaredFeatures"] = sorted(random.sample(names, random.randint(0, len(names))))
+    exits = {"operator": "In", "values": [137]}
+    for pod in pods:
+        if random.random() < 0.6:
+            action = random.choice(("Restart", "RestartAllContainers", "RestartAllContainers"))
+            random.choice(_containers(pod))["restartPolicyRules"] = [{"action": action, "exitCodes": exits}]
+        if random.random() < 0.5:
+            pod["spec"]["hostNetwork"] = random.random() < 0.8
+            pod["spec"]["hostUsers"] = random.random() < 0.3
+
+
 def _scheduling_gates(objects: list[Object], pods: list[Object], random: Random) -> None:
     """Add scheduling gates, with which a pod is not scheduled even on an empty node."""
     for pod in pods:
@@ -204,5 +219,5 @@ def _scheduling_gates(objects: list[Object], pods: list[Object], random: Random)
 
 FEATURES: tuple[Callable[[list[Object], list[Object], Random], None], ...] = (
     _host_network, _init_container_ports, _pod_resources, _attach_limits, _zone_labels, _local_volumes, _resizes,
-    _affinity_label_keys, _scheduling_gates,
+    _affinity_label_keys, _declared_features, _scheduling_gates,
 )  # fmt: skip

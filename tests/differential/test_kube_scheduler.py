@@ -81,6 +81,8 @@ def _listed(items: Sequence[Object]) -> bytes:
         pytest.param(with_higher_priority, id="pods of equal priority are evicted"),
         pytest.param(without(field="deletionTimestamp"), id="terminating pods count as running"),
         pytest.param(without("CSINode"), id="attach limits are ignored"),
+        pytest.param(without(field="restartPolicyRules"), id="features for restart rules are ignored"),
+        pytest.param(without(field="hostUsers"), id="features for user namespaces are ignored"),
         pytest.param(without(field="schedulingGates"), id="scheduling gates are ignored"),
         pytest.param(without(field="preferredDuringSchedulingIgnoredDuringExecution"), id="preferences are ignored"),
     ],

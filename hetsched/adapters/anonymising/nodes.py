@@ -14,6 +14,7 @@ from hetsched.adapters.objects.node_topology import POWER_PROBLEM
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.kubelet_options import read_options
+from hetsched.contracts.objects.node_features import REQUIRED_BY
 from hetsched.contracts.objects.node_report import (
     POWER_STATES,
     GpuCard,
@@ -88,6 +89,7 @@ class NodeAnonymizer:
             usage=None if node.usage is None else self._usage(node.usage),
             problems=self._problems(node),
             observed_at=moment(node.observed_at),
+            declared_features=tuple(filter(REQUIRED_BY.__contains__, node.declared_features)),
         )
 
     def _problems(self, node: NodeReport) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from hetsched.contracts.objects.allocation import (
     ZoneGrant,
 )
 from hetsched.contracts.objects.cluster import PodUsage
+from hetsched.contracts.objects.node_features import REQUIRED_BY
 from hetsched.contracts.objects.workload import (
     SCHEDULER_NAME,
     ClaimUse,
@@ -179,6 +180,7 @@ class PodAnonymizer:
             expected_usage=self._names.amounts(shape.expected_usage),
             load_profile=shape.load_profile,
             expected_watts=shape.expected_watts,
+            node_features=tuple(filter(REQUIRED_BY.__contains__, shape.node_features)),
             required_node=self._names.node(shape.required_node),
         )
 

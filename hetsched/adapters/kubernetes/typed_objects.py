@@ -43,12 +43,22 @@ class _PodMetaFields(TypedDict, total=False):
     uid: Any
 
 
+class _RestartRuleFields(TypedDict, total=False):
+    action: Any
+
+
+class _MountFields(TypedDict, total=False):
+    bindMountOptions: Any
+
+
 class _ContainerFields(TypedDict, total=False):
     name: Any
     image: Any
     ports: Any
     resources: Any
     restartPolicy: Any
+    restartPolicyRules: list[_RestartRuleFields | None] | None
+    volumeMounts: list[_MountFields | None] | None
 
 
 class _VolumeFields(TypedDict, total=False):
@@ -70,6 +80,7 @@ class _PodSpecFields(TypedDict, total=False):
     affinity: Any
     containers: list[_ContainerFields | None] | None
     hostNetwork: Any
+    hostUsers: Any
     imagePullSecrets: Any
     initContainers: list[_ContainerFields | None] | None
     nodeName: Any
@@ -173,6 +184,7 @@ class _NodeStatusFields(TypedDict, total=False):
     allocatable: Any
     capacity: Any
     conditions: list[_NodeConditionFields | None] | None
+    declaredFeatures: Any
     nodeInfo: _NodeInfoFields | None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.contracts.message import Message
+from hetsched.contracts.objects.node_features import REQUIRED_BY
 from hetsched.contracts.objects.node_report import NodeReport, Usage
 
 from . import keys
@@ -58,6 +59,7 @@ def node(root: FieldView) -> NodeReport:
         problems=tuple(problems),
         source="file",
         addresses=_addresses(status),
+        declared_features=tuple(name for name in REQUIRED_BY if name in status.texts("declaredFeatures")),
     )
 
 

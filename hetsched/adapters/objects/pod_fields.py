@@ -8,6 +8,11 @@ from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.objects.cluster import PriorityClass
+from hetsched.contracts.objects.node_features import (
+    RESTART_ALL_CONTAINERS,
+    USER_NAMESPACES_HOST_NETWORK,
+    VOLUME_BIND_MOUNT_OPTIONS,
+)
 from hetsched.contracts.objects.workload import (
     ClaimRequest,
     ClaimUse,
@@ -21,6 +26,7 @@ from .fields import FieldView
 from .foreign_gpu_sharing import held_by_koordinator
 
 MAX_UID = 64  # characters; the API server generates 36 characters
+RESTART_ACTION = "RestartAllContainers"
 
 
 # Volume sources that are bound, attached or tied to a node; all others (emptyDir, configMap, hostPath…) have no effect
@@ -85,6 +91,22 @@ def controller_of(meta: FieldView) -> tuple[str, str]:
 def images_of_spec(spec: FieldView) -> list[str]:
     found = (c.text("image") for key in ("containers", "initContainers") for c in spec.views(key))
     return [image for image in found if image]
+
+
+def node_features(spec: FieldView) -> tuple[str, ...]:
+    """Return the features that the node's kubelet must declare, ordered by name.
+
+    Source: k8s.io/component-helpers 0.37.2, `InferForScheduling` of the features in `nodedeclaredfeatures/features`.
+    """
+    containers = [container for key in ("containers", "initContainers") for container in spec.views(key)]
+    rules = (rule for container in containers for rule in container.views("restartPolicyRules"))
+    mounts = (mount for container in containers for mount in container.views("volumeMounts"))
+    required = {
+        RESTART_ALL_CONTAINERS: any(rule.text("action") == RESTART_ACTION for rule in rules),
+        USER_NAMESPACES_HOST_NETWORK: spec.flag("hostNetwork") and not spec.flag("hostUsers", default=True),
+        VOLUME_BIND_MOUNT_OPTIONS: any(mount.texts("bindMountOptions") for mount in mounts),
+    }
+    return tuple(name for name, is_required in required.items() if is_required)
 
 
 def host_ports(spec: FieldView) -> tuple[HostPort, ...]:

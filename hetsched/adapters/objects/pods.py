@@ -45,6 +45,7 @@ from .pod_fields import (
     images_of_spec,
     movement_obstacle,
     namespace_of_pod,
+    node_features,
     not_supported,
     preempts,
     running_allocation,
@@ -196,6 +197,7 @@ class PodReader:
             expected_usage=demands.expected_usage(annotations, problems),
             load_profile=demands.load_profile(annotations, problems),
             expected_watts=demands.expected_watts(annotations, problems),
+            node_features=node_features(spec),
         )
         if keys.EXPORT_SCORING in annotations:
             shape = with_scoring(shape, meta.view("annotations"))

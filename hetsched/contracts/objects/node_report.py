@@ -164,7 +164,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     """All facts about one node. `gpus` is None if no source lists GPUs; only their allocatable number is known then.
 
     `attach_limits` is the number of volumes that each storage driver can attach, if the driver reports it. `addresses`
-    lists its known addresses.
+    lists its known addresses. `declared_features` contains the features of its kubelet that pods can require.
     """
 
     name: str
@@ -185,6 +185,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     source: str = ""
     observed_at: str = ""
     addresses: tuple[str, ...] = ()
+    declared_features: tuple[str, ...] = ()
 
 
 CONDITION_TAINTS = frozenset(

@@ -15,6 +15,7 @@ _FILTERS = (
     PluginUse("isa-match", weight=100),
     PluginUse("taints", weight=3),
     PluginUse("node-affinity", weight=2),
+    PluginUse("declared-features"),
     PluginUse("volumes"),
     PluginUse("devices"),
     PluginUse("resource-fit"),

@@ -42,6 +42,7 @@ _OF_FIELD = {
     "unschedulable": Event.NODE_TAINTS,
     "isa": Event.NODE_ISA,
     "usage": Event.NODE_USE,
+    "declared_features": Event.NODE_FEATURES,
 }
 _SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses"})
 

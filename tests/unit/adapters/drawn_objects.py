@@ -85,7 +85,13 @@ PORTS = listed(
         optional={"hostPort": st.integers(0, 3), "protocol": st.sampled_from(["TCP", "UDP"])},
     )
 )
-CONTAINER = some(image=st.sampled_from(["a:1", "b:2", "c:3"]), resources=RESOURCES, ports=PORTS)
+CONTAINER = some(
+    image=st.sampled_from(["a:1", "b:2", "c:3"]),
+    resources=RESOURCES,
+    ports=PORTS,
+    restartPolicyRules=st.sampled_from([[{"action": action}] for action in ("Restart", "RestartAllContainers")]),
+    volumeMounts=st.sampled_from([[{"name": "a"}], [{"name": "a"}, {"name": "e", "bindMountOptions": ["noexec"]}]]),
+)
 INIT = st.builds(
     lambda container, restart: container | restart, CONTAINER, some(restartPolicy=st.sampled_from(["Always"]))
 )
@@ -180,6 +186,7 @@ POD_SPEC = st.fixed_dictionaries(
         "topologySpreadConstraints": SPREAD,
         "tolerations": TOLERATIONS,
         "hostNetwork": st.booleans(),
+        "hostUsers": st.booleans(),
         "priority": st.integers(-5, 5),
         "priorityClassName": st.sampled_from(["high", "none"]),
         "runtimeClassName": st.sampled_from(["kata", "none"]),
@@ -238,6 +245,7 @@ NODES = st.builds(
     some(
         allocatable=some(cpu=CPU, memory=MEMORY, pods=st.just(110), **{"nvidia.com/gpu": st.integers(0, 2)}),
         conditions=st.sampled_from([[{"type": "Ready", "status": status}] for status in ("True", "False", "Unknown")]),
+        declaredFeatures=st.sampled_from([[], ["Other", "VolumeBindMountOptions"]]),
     ),
 )
 GPUS = st.builds(

@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
+from hetsched.contracts.objects.node_features import REQUIRED_BY
 from hetsched.contracts.objects.node_report import (
     POWER_STATES,
     CardLink,
@@ -65,6 +66,8 @@ tolerations = st.lists(
     max_size=2,
 ).map(tuple)
 
+node_features = st.sampled_from([(), tuple(REQUIRED_BY), *((name,) for name in REQUIRED_BY)])
+
 
 @st.composite
 def node_reports(draw: st.DrawFn, name: str) -> NodeReport:
@@ -90,6 +93,7 @@ def node_reports(draw: st.DrawFn, name: str) -> NodeReport:
             GpuCard(index, healthy=health == "well", maintenance=health == "resting")
             for index, health in enumerate(draw(st.sampled_from(_HEALTH)) for _ in range(cards))
         ),
+        declared_features=draw(node_features),
     )
 
 
@@ -191,6 +195,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         host_ports=draw(rarely(ports, ())),
         gpu=draw(rarely(gpu_demands, None)),
         required_node=draw(rarely(st.sampled_from(["", "", "n0", "n1"]), "")),
+        node_features=draw(rarely(node_features, ())),
     )
 
 

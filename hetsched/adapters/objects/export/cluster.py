@@ -160,7 +160,9 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     if node.unschedulable:
         spec["unschedulable"] = True
     ready = "True" if node.ready else "False"
-    status = {"allocatable": amounts(node.allocatable), "conditions": [{"type": "Ready", "status": ready}]}
+    status: Plain = {"allocatable": amounts(node.allocatable), "conditions": [{"type": "Ready", "status": ready}]}
+    if node.declared_features:
+        status["declaredFeatures"] = list(node.declared_features)
     yield _object("v1", "Node", meta, {"spec": spec, "status": status})
     own = {"name": node.name}
     if node.gpus is not None:

@@ -13,11 +13,17 @@ from typing import Any
 
 from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.objects.node_constraints import Toleration
+from hetsched.contracts.objects.node_features import (
+    RESTART_ALL_CONTAINERS,
+    USER_NAMESPACES_HOST_NETWORK,
+    VOLUME_BIND_MOUNT_OPTIONS,
+)
 from hetsched.contracts.objects.workload import GRACE_SECONDS, GangTopology, PodSpec, PodTerm, Shape, SpreadConstraint
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount, is_extended
 
 from .. import keys
 from ..allocation import by_container, write_allocation, write_topology_result
+from ..pod_fields import RESTART_ACTION
 from ..pods import MIRROR
 from ..requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
 from .annotations import ExportedContainers
@@ -25,6 +31,7 @@ from .selectors import label_selector, node_term
 from .storage import DELETION_TIME, inexpressible_templates, pod_volumes
 
 Plain = dict[str, Any]
+_ANY_OPTION = "nodev"  # the content records only that a mount has options
 
 
 def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
@@ -111,6 +118,10 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
     limits = {name: text for name, text in written.items() if name in guaranteed or is_extended(name)}
     if written:
         container["resources"] = {"requests": written} | ({"limits": limits} if limits else {})
+    if RESTART_ALL_CONTAINERS in shape.node_features:
+        container["restartPolicyRules"] = [{"action": RESTART_ACTION}]
+    if VOLUME_BIND_MOUNT_OPTIONS in shape.node_features:
+        container["volumeMounts"] = [{"bindMountOptions": [_ANY_OPTION]}]
     if shape.host_ports:
         container["ports"] = [
             {"containerPort": port.port, "hostPort": port.port, "protocol": port.protocol, "hostIP": port.ip}
@@ -223,6 +234,8 @@ def _constraints(shape: Shape) -> Plain:
         spec["affinity"] = affinity
     if shape.tolerations:
         spec["tolerations"] = tolerations(shape.tolerations)
+    if USER_NAMESPACES_HOST_NETWORK in shape.node_features:
+        spec |= {"hostNetwork": True, "hostUsers": False}
     if shape.spread:
         spec["topologySpreadConstraints"] = [_spread(constraint) for constraint in shape.spread]
     return spec
