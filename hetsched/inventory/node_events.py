@@ -67,7 +67,7 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
         node = known.get(report.name)
         if node is not None and (node.report != report or node.gone):
             events |= {Event.NODE_ADDED} if node.gone else differences(node.report, report)
-            decisive |= node.gone or _without_usage(node.report) != _without_usage(report)
+            decisive |= node.gone or _decisive_part(node.report) != _decisive_part(report)
             changed.append(_write_report(node, report, cluster))
     leaving = [known[name] for name in changes.nodes_gone if name in known]
     for node in leaving:
@@ -109,8 +109,9 @@ def _names(changes: Changes) -> list[str]:
     return [*(report.name for report in changes.nodes), *changes.nodes_gone]
 
 
-def _without_usage(report: NodeReport) -> NodeReport:
-    return msgspec.structs.replace(report, usage=None, observed_at="")
+def _decisive_part(report: NodeReport) -> NodeReport:
+    """Return the facts that can make a decision on earlier facts wrong; measured use and images only affect scores."""
+    return msgspec.structs.replace(report, usage=None, observed_at="", image_sizes=b"")
 
 
 def _write_report(node: Node, report: NodeReport, cluster: Cluster, *, gone: bool = False) -> Node:

@@ -46,7 +46,7 @@ _MAX_CACHED_POLICIES = 16
 # Facts that do not affect the reservations of a node: changed values are applied directly.
 _INDEPENDENT_FACTS = (
     "ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid",
-    "addresses",
+    "addresses", "declared_features", "image_sizes",
 )  # fmt: skip
 
 

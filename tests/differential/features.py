@@ -217,7 +217,22 @@ def _scheduling_gates(objects: list[Object], pods: list[Object], random: Random)
         pod["spec"]["schedulingGates"] = [{"name": name} for name in names]
 
 
+def _images(objects: list[Object], pods: list[Object], random: Random) -> None:
+    """Add images of nodes and containers, by tag, by digest and without a tag."""
+    images = ("web", "web:1", "registry.example.com:5000/db", "registry.example.com:5000/db:2", f"db@sha256:{'0' * 64}")
+    for node in _of_kind(objects, "Node"):
+        present = random.sample(images, random.randint(0, len(images)))
+        node["status"]["images"] = [
+            {"names": [name if name.rfind(":") > name.rfind("/") else f"{name}:latest"], "sizeBytes": size << 20}
+            for name in present
+            for size in (random.choice((10, 30, 200, 700, 3000)),)
+        ]
+    for pod in pods:
+        for container in _containers(pod):
+            container["image"] = random.choice(images)
+
+
 FEATURES: tuple[Callable[[list[Object], list[Object], Random], None], ...] = (
     _host_network, _init_container_ports, _pod_resources, _attach_limits, _zone_labels, _local_volumes, _resizes,
-    _affinity_label_keys, _declared_features, _scheduling_gates,
+    _affinity_label_keys, _declared_features, _scheduling_gates, _images,
 )  # fmt: skip

@@ -32,7 +32,7 @@ FEASIBLE, RESOLVABLE, UNRESOLVABLE = "feasible", "resolvable", "unresolvable"
 PLUGINS = {
     "NodeResourcesFit": "least-allocated", "NodeResourcesBalancedAllocation": "balanced-allocation",
     "NodeAffinity": "node-affinity", "TaintToleration": "taints", "InterPodAffinity": "pod-affinity",
-    "PodTopologySpread": "topology-spread",
+    "PodTopologySpread": "topology-spread", "ImageLocality": "image-locality",
 }  # fmt: skip
 
 

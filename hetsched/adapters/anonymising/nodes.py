@@ -15,6 +15,7 @@ from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.kubelet_options import read_options
 from hetsched.contracts.objects.node_features import REQUIRED_BY
+from hetsched.contracts.objects.node_images import pack_keys, unpack_keys
 from hetsched.contracts.objects.node_report import (
     POWER_STATES,
     GpuCard,
@@ -56,10 +57,14 @@ def _known_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class NodeAnonymizer:
-    """Anonymizer of nodes and of the names in their facts."""
+    """Anonymizer of nodes and of the names in their facts.
 
-    def __init__(self, names: NameAnonymizer) -> None:
+    `images` maps the hashes of the images of pods to those of their pseudonyms; all other images are omitted.
+    """
+
+    def __init__(self, names: NameAnonymizer, images: Mapping[int, int]) -> None:
         self._names = names
+        self._images = images
 
     def node(self, node: NodeReport) -> NodeReport:
         isa = node.isa
@@ -90,6 +95,9 @@ class NodeAnonymizer:
             problems=self._problems(node),
             observed_at=moment(node.observed_at),
             declared_features=tuple(filter(REQUIRED_BY.__contains__, node.declared_features)),
+            image_sizes=pack_keys(
+                (self._images[key], size) for key, size in unpack_keys(node.image_sizes) if key in self._images
+            ),
         )
 
     def _problems(self, node: NodeReport) -> tuple[str, ...]:

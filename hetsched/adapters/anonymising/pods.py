@@ -24,6 +24,7 @@ from hetsched.contracts.objects.allocation import (
 )
 from hetsched.contracts.objects.cluster import PodUsage
 from hetsched.contracts.objects.node_features import REQUIRED_BY
+from hetsched.contracts.objects.node_images import image_name
 from hetsched.contracts.objects.workload import (
     SCHEDULER_NAME,
     ClaimUse,
@@ -124,7 +125,7 @@ class PodAnonymizer:
         return IsaDemand(native, emulated, cross, qemu, demand.source, images)
 
     def _image(self, image: str) -> str:
-        return self._names.of(IMAGE, image)
+        return self._names.of(IMAGE, image_name(image))
 
     def _image_facts(self, facts: ImageFacts) -> ImageFacts:
         unknown = Message(WITHHELD if facts.unknown else "")
@@ -181,6 +182,7 @@ class PodAnonymizer:
             load_profile=shape.load_profile,
             expected_watts=shape.expected_watts,
             node_features=tuple(filter(REQUIRED_BY.__contains__, shape.node_features)),
+            images=tuple(sorted(image_name(self._image(name)) for name in shape.images)),
             required_node=self._names.node(shape.required_node),
         )
 

@@ -24,6 +24,7 @@ from hetsched.contracts.objects.cluster import (
     PriorityClass,
     RuntimeClass,
 )
+from hetsched.contracts.objects.node_images import image_key, image_name
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.storage import PersistentVolume, Storage, StorageClass, VolumeClaim
 from hetsched.contracts.objects.workload import PodGroup
@@ -34,7 +35,7 @@ from .names import WITHHELD, NameAnonymizer, one_of, renamed
 from .nodes import NodeAnonymizer
 from .pods import PodAnonymizer
 from .pseudonyms import Pseudonyms
-from .realms import BUDGET, CLAIM, CLASS, GANG, HANDLE, PRIORITY, QUOTA, RUNTIME, TOPOLOGY, VOLUME
+from .realms import BUDGET, CLAIM, CLASS, GANG, HANDLE, IMAGE, PRIORITY, QUOTA, RUNTIME, TOPOLOGY, VOLUME
 
 
 class VolumeAnonymizer:
@@ -109,12 +110,14 @@ class _Renaming:
 
     def __init__(self, names: NameAnonymizer) -> None:
         self._names = names
-        self._nodes = NodeAnonymizer(names)
         self._pods = PodAnonymizer(names)
 
     def content(self, content: ClusterContent) -> ClusterContent:
+        images = {name for pod in (*content.running, *content.pending) for name in pod.shape.images}
+        pseudonyms = {image_key(name): image_key(image_name(self._names.of(IMAGE, name))) for name in sorted(images)}
+        nodes = NodeAnonymizer(self._names, pseudonyms)
         return ClusterContent(
-            nodes=renamed(self._nodes.node, content.nodes),
+            nodes=renamed(nodes.node, content.nodes),
             running=renamed(self._pods.pod, content.running),
             pending=renamed(self._pods.pod, content.pending),
             policies=renamed(self._policy, content.policies),

@@ -11,12 +11,13 @@ Source: Kubernetes core/v1 Pod and Node.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 import msgspec
 
 from hetsched.adapters.objects import keys
+from hetsched.adapters.objects.node_images import replace_images
 from hetsched.contracts.message import as_text
 from hetsched.contracts.objects.workload import COPIED_NODE_LABELS
 
@@ -61,6 +62,10 @@ class _ContainerFields(TypedDict, total=False):
     volumeMounts: list[_MountFields | None] | None
 
 
+class _ImageVolumeFields(TypedDict, total=False):
+    reference: Any
+
+
 class _VolumeFields(TypedDict, total=False):
     name: Any
     emptyDir: Any
@@ -71,6 +76,7 @@ class _VolumeFields(TypedDict, total=False):
     azureDisk: Any
     cinder: Any
     gcePersistentDisk: Any
+    image: _ImageVolumeFields | None
     iscsi: Any
     rbd: Any
     vsphereVolume: Any
@@ -179,12 +185,18 @@ class _NodeInfoFields(TypedDict, total=False):
     bootID: Any
 
 
+class _ImageFields(TypedDict, total=False):
+    names: Any
+    sizeBytes: Any
+
+
 class _NodeStatusFields(TypedDict, total=False):
     addresses: list[_AddressFields | None] | None
     allocatable: Any
     capacity: Any
     conditions: list[_NodeConditionFields | None] | None
     declaredFeatures: Any
+    images: list[_ImageFields | None] | None
     nodeInfo: _NodeInfoFields | None
 
 
@@ -220,14 +232,17 @@ def pod_fields(body: bytes) -> bytes:
 def node_fields(body: bytes) -> bytes:
     """Return a node's JSON with the fields that its readers use, or the body unchanged if it has another shape.
 
-    A heartbeat does not change the result.
+    The images are in their compact form. A heartbeat does not change the result.
     """
-    return _fields(_node, body)
+    return _fields(_node, body, replace_images)
 
 
-def _fields(decoder: msgspec.json.Decoder[Any], body: bytes) -> bytes:
+def _fields(decoder: msgspec.json.Decoder[Any], body: bytes, change: Callable[[Any], None] | None = None) -> bytes:
     try:
-        return _encoder.encode(decoder.decode(body))
+        plain = decoder.decode(body)
+        if change is not None:
+            change(plain)
+        return _encoder.encode(plain)
     except (msgspec.DecodeError, OverflowError, RecursionError):
         return body
 

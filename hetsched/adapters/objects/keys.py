@@ -65,6 +65,7 @@ EXPORT_CLAIMS = "hetsched.io/export-claim-templates"
 EXPORT_STAYS = "hetsched.io/export-stays"
 EXPORT_BLOCKED = "hetsched.io/export-blocked"
 EXPORT_UNSUPPORTED = "hetsched.io/export-unsupported"
+EXPORT_IMAGES = "hetsched.io/export-image-sizes"
 
 # Prefixes of keys that users may set on pods, Namespaces, PodGroups, ElasticQuotas and NodeResourceTopologies; used for
 # spelling hints.
@@ -74,7 +75,7 @@ ANNOTATIONS = frozenset({
     GPU_MODEL, GPU_MILLI, GPU_MODEL_MATCH, *AWARENESS, *CPU_POLICY, TOPOLOGY_RESULT,
     EXCLUDE_RESERVED_CPUS, LOAD_PROFILE, EXPECTED_USAGE, EXPECTED_WATTS, POLICY,
     ALLOCATION, DEMO_DURATION, EXPORT_PROBLEMS, EXPORT_SCORING, EXPORT_CONTAINERS,
-    EXPORT_CLAIMS, EXPORT_STAYS, EXPORT_BLOCKED, EXPORT_UNSUPPORTED,
+    EXPORT_CLAIMS, EXPORT_STAYS, EXPORT_BLOCKED, EXPORT_UNSUPPORTED, EXPORT_IMAGES,
     REQUIRED_TOPOLOGY[1], PREFERRED_TOPOLOGY[1], UNCONSTRAINED_TOPOLOGY[1],
 })  # fmt: skip
 LABELS = frozenset({ISA, POOL, GANG_NAME, GANG_MIN_AVAILABLE, WORKLOAD_LABEL})

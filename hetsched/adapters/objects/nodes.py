@@ -17,22 +17,20 @@ from hetsched.contracts.objects.node_report import NodeReport, Usage
 from . import keys
 from .fields import FieldView, metadata
 from .foreign_gpu_sharing import registered_cards
+from .node_images import image_sizes
 from .node_isa import isa_report
 from .selectors import taint
 
 STALE_PROBLEM = "FactsStale"
 _MOST_ADDRESSES = 16
+_DROPPED = ("kubectl.kubernetes.io/last-applied-configuration", keys.EXPORT_PROBLEMS, keys.EXPORT_IMAGES)
 
 
 def node(root: FieldView) -> NodeReport:
     """Read a Node."""
     meta, spec, status = metadata(root), root.view("spec"), root.view("status")
     labels = meta.labels()
-    annotations = {
-        key: value
-        for key, value in meta.annotations().items()
-        if key not in ("kubectl.kubernetes.io/last-applied-configuration", keys.EXPORT_PROBLEMS)
-    }
+    annotations = {key: value for key, value in meta.annotations().items() if key not in _DROPPED}
     problems: list[str] = []
     isa_offered = isa_report(labels, annotations, problems)
     if keys.FACTS_STALE in annotations:
@@ -60,6 +58,7 @@ def node(root: FieldView) -> NodeReport:
         source="file",
         addresses=_addresses(status),
         declared_features=tuple(name for name in REQUIRED_BY if name in status.texts("declaredFeatures")),
+        image_sizes=image_sizes(meta, status),
     )
 
 

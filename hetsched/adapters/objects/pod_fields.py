@@ -13,6 +13,7 @@ from hetsched.contracts.objects.node_features import (
     USER_NAMESPACES_HOST_NETWORK,
     VOLUME_BIND_MOUNT_OPTIONS,
 )
+from hetsched.contracts.objects.node_images import image_name
 from hetsched.contracts.objects.workload import (
     ClaimRequest,
     ClaimUse,
@@ -107,6 +108,12 @@ def node_features(spec: FieldView) -> tuple[str, ...]:
         VOLUME_BIND_MOUNT_OPTIONS: any(mount.texts("bindMountOptions") for mount in mounts),
     }
     return tuple(name for name, is_required in required.items() if is_required)
+
+
+def locality_images(spec: FieldView) -> tuple[str, ...]:
+    """Return the names, with tags, of the images of all containers and image volumes, ordered and with repetitions."""
+    volumes = (volume.view("image").text("reference") for volume in spec.views("volumes") if "image" in volume)
+    return tuple(sorted(image_name(image) for image in (*images_of_spec(spec), *volumes) if image))
 
 
 def host_ports(spec: FieldView) -> tuple[HostPort, ...]:

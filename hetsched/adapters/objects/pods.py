@@ -43,6 +43,7 @@ from .pod_fields import (
     grace_seconds,
     host_ports,
     images_of_spec,
+    locality_images,
     movement_obstacle,
     namespace_of_pod,
     node_features,
@@ -198,6 +199,7 @@ class PodReader:
             load_profile=demands.load_profile(annotations, problems),
             expected_watts=demands.expected_watts(annotations, problems),
             node_features=node_features(spec),
+            images=locality_images(spec),
         )
         if keys.EXPORT_SCORING in annotations:
             shape = with_scoring(shape, meta.view("annotations"))

@@ -165,6 +165,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
 
     `attach_limits` is the number of volumes that each storage driver can attach, if the driver reports it. `addresses`
     lists its known addresses. `declared_features` contains the features of its kubelet that pods can require.
+    `image_sizes` holds the sizes of its images in the form of `node_images`.
     """
 
     name: str
@@ -186,6 +187,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     observed_at: str = ""
     addresses: tuple[str, ...] = ()
     declared_features: tuple[str, ...] = ()
+    image_sizes: bytes = b""
 
 
 CONDITION_TAINTS = frozenset(

@@ -245,7 +245,8 @@ class Shape(msgspec.Struct, frozen=True):
     `containers` lists the containers that request whole CPUs or GPUs, in start order. `guaranteed` means that the pod
     is of that QoS class and has a container with whole CPUs, so that a kubelet with the static policy assigns exclusive
     CPUs. `expected_watts` is None if the expected power draw is unknown. `node_features` lists the features that the
-    node's kubelet must declare, ordered by name.
+    node's kubelet must declare, ordered by name. `images` lists the names with tags of the images of all containers and
+    image volumes, ordered and with repetitions.
     """
 
     requests: tuple[tuple[str, int], ...] = ()
@@ -272,6 +273,7 @@ class Shape(msgspec.Struct, frozen=True):
     expected_watts: int | None = None
     required_node: str = ""
     node_features: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
     def request(self, resource: str) -> int:
         """Return the requested amount of one resource, or 0 if it is not requested."""

@@ -81,6 +81,7 @@ BUILTIN: dict[str, PolicySpec] = {
                 *_KUBE_FILTERS,
                 PluginUse("least-allocated"),
                 PluginUse("balanced-allocation", params={"form": "change"}),
+                PluginUse("image-locality"),
             ),
             description=(
                 "kube-scheduler's default filters and scores: no ISA or NUMA checks; GPUs are counted by model."

@@ -44,7 +44,7 @@ _OF_FIELD = {
     "usage": Event.NODE_USE,
     "declared_features": Event.NODE_FEATURES,
 }
-_SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses"})
+_SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses", "image_sizes"})
 
 
 def differences(before: NodeReport, after: NodeReport) -> frozenset[Event]:

@@ -51,7 +51,7 @@ def _copy(report: NodeReport, name: str) -> NodeReport:
     cards = report.gpus and tuple(msgspec.structs.replace(card, uuid=None) for card in report.gpus)
     return msgspec.structs.replace(
         report, name=name, uid="", labels=labels, addresses=(), usage=None, gpus=cards, unschedulable=False,
-        numa=report.numa and _unused(report.numa),
+        image_sizes=b"", numa=report.numa and _unused(report.numa),
     )  # fmt: skip
 
 

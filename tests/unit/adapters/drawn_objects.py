@@ -175,6 +175,7 @@ VOLUMES: list[Plain] = [
     {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": ASKED}}},
     {"name": "d", "rbd": {"image": "x"}},
     {"name": "e", "emptyDir": {}},
+    {"name": "f", "image": {"reference": "model"}},
 ]
 POD_SPEC = st.fixed_dictionaries(
     {"containers": st.lists(CONTAINER, min_size=1, max_size=3)},
@@ -245,6 +246,7 @@ NODES = st.builds(
     some(
         allocatable=some(cpu=CPU, memory=MEMORY, pods=st.just(110), **{"nvidia.com/gpu": st.integers(0, 2)}),
         conditions=st.sampled_from([[{"type": "Ready", "status": status}] for status in ("True", "False", "Unknown")]),
+        images=st.sampled_from([[], [{"names": ["a:1", "x/b:2"], "sizeBytes": 70000000}, {"names": ["c:3"]}]]),
         declaredFeatures=st.sampled_from([[], ["Other", "VolumeBindMountOptions"]]),
     ),
 )

@@ -17,6 +17,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY, CardGrant
 from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.node_images import pack_images
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.params import params_schema
 from tests.builders import a_card, a_node, a_pod
@@ -67,6 +68,8 @@ class Filled:
                 return self.of(inner, place)
             case inspect.BoolType():
                 return True
+            case inspect.BytesType():
+                return pack_images({"acme": 1})
             case inspect.FloatType():
                 return 1.0
             case inspect.IntType():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_features import REQUIRED_BY
+from hetsched.contracts.objects.node_images import pack_images
 from hetsched.contracts.objects.node_report import (
     POWER_STATES,
     CardLink,
@@ -66,6 +67,7 @@ tolerations = st.lists(
     max_size=2,
 ).map(tuple)
 
+images = st.sampled_from(["web:1", "db:1"])
 node_features = st.sampled_from([(), tuple(REQUIRED_BY), *((name,) for name in REQUIRED_BY)])
 
 
@@ -94,6 +96,7 @@ def node_reports(draw: st.DrawFn, name: str) -> NodeReport:
             for index, health in enumerate(draw(st.sampled_from(_HEALTH)) for _ in range(cards))
         ),
         declared_features=draw(node_features),
+        image_sizes=draw(st.dictionaries(images, st.sampled_from([50 << 20, 900 << 20]), max_size=2).map(pack_images)),
     )
 
 
@@ -196,6 +199,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         gpu=draw(rarely(gpu_demands, None)),
         required_node=draw(rarely(st.sampled_from(["", "", "n0", "n1"]), "")),
         node_features=draw(rarely(node_features, ())),
+        images=draw(st.lists(images, max_size=2).map(sorted).map(tuple)),
     )
 
 

@@ -30,6 +30,7 @@ from hetsched.contracts.objects.workload import PodGroup
 from hetsched.contracts.units import CPU, format_amount
 
 from .. import keys
+from ..node_images import annotation as image_annotation
 from ..node_isa import isa_report
 from ..node_topology import POWER_PROBLEM
 from .devices import device_objects
@@ -155,6 +156,7 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     kept = [problem for problem in node.problems if problem.startswith((ZONE_PROBLEM, POWER_PROBLEM))]
     if kept:
         annotations[keys.EXPORT_PROBLEMS] = encode(kept).decode()
+    annotations |= image_annotation(node.image_sizes)
     meta = {"name": node.name, "uid": node.uid, "labels": node.labels, "annotations": annotations}
     spec: Plain = {"taints": [to_plain(taint) for taint in node.taints]} if node.taints else {}
     if node.unschedulable:

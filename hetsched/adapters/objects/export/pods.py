@@ -8,6 +8,7 @@ Invariant: reading the object gives the same `PodSpec`; reading a compact object
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,7 @@ from hetsched.contracts.objects.node_features import (
     USER_NAMESPACES_HOST_NETWORK,
     VOLUME_BIND_MOUNT_OPTIONS,
 )
+from hetsched.contracts.objects.node_images import image_name
 from hetsched.contracts.objects.workload import GRACE_SECONDS, GangTopology, PodSpec, PodTerm, Shape, SpreadConstraint
 from hetsched.contracts.units import CPU, MEMORY, PODS, format_amount, is_extended
 
@@ -51,8 +53,8 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
     if annotations:
         meta["annotations"] = annotations
     spec: Plain = {"containers": [container]}
-    if len(pod.images) > 1:
-        spec["initContainers"] = [{"name": f"image-{i}", "image": image} for i, image in enumerate(pod.images) if i]
+    if further := _further_images(pod):
+        spec["initContainers"] = [{"name": f"image-{i}", "image": image} for i, image in enumerate(further, start=1)]
     if pod.scheduler_name != keys.SCHEDULER:
         spec["schedulerName"] = pod.scheduler_name
     if pod.priority or not compact:
@@ -67,7 +69,7 @@ def pod_object(pod: PodSpec, *, compact: bool = False) -> Plain:
         spec["imagePullSecrets"] = [{"name": name} for name in pod.pull_secrets]
     if shape.devices:
         spec["resourceClaims"] = [{"name": use.name, "resourceClaimName": use.claim} for use in shape.devices]
-    if volumes := pod_volumes(pod):
+    if volumes := [*pod_volumes(pod), *_image_volumes(pod)]:
         spec["volumes"] = volumes
     if pod.grace_seconds != GRACE_SECONDS:
         spec["terminationGracePeriodSeconds"] = pod.grace_seconds
@@ -106,7 +108,7 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
             requests[name] = 0
     # Each further image is exported as a container without requests, and the reader adds the default requests for
     # scoring.
-    least = defaults if len(pod.images) > 1 else {}
+    least = defaults if _further_images(pod) else {}
     read_back = {name: max(requests.get(name, default), least.get(name, 0)) for name, default in defaults.items()}
     scoring = "" if read_back == scored else f"[{scored[CPU]},{scored[MEMORY]}]"
     names = pod.container_names
@@ -130,13 +132,28 @@ def _container(pod: PodSpec) -> tuple[Plain, str, str]:
     return container, scoring, _containers(pod, requests, {name: requests[name] for name in limits})
 
 
+def _further_images(pod: PodSpec) -> list[str]:
+    """Return the images of all containers except the first."""
+    left = Counter(pod.shape.images)
+    left.subtract(map(image_name, pod.images))
+    return [*pod.images[1:], *(image for image in pod.images for _ in range(left.pop(image_name(image), 0)))]
+
+
+def _image_volumes(pod: PodSpec) -> list[Plain]:
+    """Return the volumes of images that no container has."""
+    references = Counter(pod.shape.images) - Counter(dict.fromkeys(map(image_name, pod.images), len(pod.shape.images)))
+    return [
+        {"name": f"image-{i}", "image": {"reference": reference}} for i, reference in enumerate(references.elements())
+    ]
+
+
 def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) -> str:
     """Return the container annotation, or "" if reading the single container already gives the same shape."""
     shape = pod.shape
     only = container_demand(requests, limits)
     # Each further image is exported as a container without limits, so the reader never classifies the pod as
     # Guaranteed.
-    guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and len(pod.images) <= 1
+    guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and not _further_images(pod)
     said = (only,) if only else ()
     if (shape.containers, shape.guaranteed) == (said, guaranteed):
         return ""
