@@ -209,7 +209,7 @@ def test_object_of_another_shape_is_quarantined_with_its_field(path: Any, value:
 def test_fields_that_are_not_read_are_skipped() -> None:
     noise = {"managedFields": [{"manager": "kubelet", "fieldsV1": {"f:spec": {}}}], "generateName": "web-"}
     pod = {**POD, "metadata": POD["metadata"] | noise}
-    node = {**NODE, "status": NODE["status"] | {"images": [{"names": ["web:1"]}]}, "metadata": NODE["metadata"] | noise}
+    node = {**NODE, "status": NODE["status"] | {"daemonEndpoints": {}}, "metadata": NODE["metadata"] | noise}
 
     assert typed_objects.decode_pod(json.dumps(pod).encode()) == POD
     assert msgspec.json.decode(typed_objects.pod_fields(json.dumps(pod).encode())) == POD

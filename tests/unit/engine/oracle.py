@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
+from hetsched.contracts.objects.node_images import image_key, unpack_keys
 from hetsched.contracts.objects.node_report import NodeReport, Taint
 from hetsched.contracts.objects.workload import LabelSelector, PodSpec, PodTerm, Shape, SpreadConstraint
 
@@ -46,8 +47,8 @@ class Oracle:
 
     def feasible(self, pod: PodSpec) -> list[NodeReport]:
         rules: tuple[Callable[[PodSpec, NodeReport], bool], ...] = (
-            self._takes_pods, self._tolerated, self._node_affinity, self._resources, self._gpu, self._ports,
-            self._pod_affinity, self._pod_anti_affinity, self._wanted_by_others, self._spread,
+            self._takes_pods, self._tolerated, self._node_affinity, self._declares_features, self._resources,
+            self._gpu, self._ports, self._pod_affinity, self._pod_anti_affinity, self._wanted_by_others, self._spread,
         )  # fmt: skip
         return [node for node in self.nodes if all(rule(pod, node) for rule in rules)]
 
@@ -59,6 +60,9 @@ class Oracle:
 
     def _tolerated(self, pod: PodSpec, node: NodeReport) -> bool:
         return all(tolerates(pod.shape, taint) for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute"))
+
+    def _declares_features(self, pod: PodSpec, node: NodeReport) -> bool:
+        return set(pod.shape.node_features) <= set(node.declared_features)
 
     def _node_affinity(self, pod: PodSpec, node: NodeReport) -> bool:
         return pod.shape.required_node in ("", node.name) and node_affinity(pod.shape, node)
@@ -191,11 +195,22 @@ class Oracle:
             (2, self._evenness(pod, fitting)),
             (1, [self._least_allocated(pod, node) for node in fitting]),
             (1, [self._balanced(pod, node) for node in fitting]),
+            (1, [self._locality(pod, node) for node in fitting]),
         )
         return {
             node.name: sum(weight * scores[position] for weight, scores in parts)
             for position, node in enumerate(fitting)
         }
+
+    def _locality(self, pod: PodSpec, node: NodeReport) -> int:
+        """Return kube-scheduler's score ImageLocality."""
+        sizes = {other.name: dict(unpack_keys(other.image_sizes)) for other in self.nodes}
+        total = 0
+        for image in map(image_key, pod.shape.images):
+            spread = sum(image in held for held in sizes.values()) / len(sizes)
+            total += int(sizes[node.name].get(image, 0) * spread)
+        least, most = 23 << 20, (1000 << 20) * len(pod.shape.images)
+        return 100 * (min(max(total, least), most) - least) // (most - least) if pod.shape.images else 0
 
     def _soft_taints(self, pod: PodSpec, node: NodeReport) -> int:
         return sum(t.effect == "PreferNoSchedule" and not tolerates(pod.shape, t) for t in node.taints)
