@@ -120,10 +120,15 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
         stated = {r: amount for r, amount in whole.limits.items() if r not in total} | requests
         total |= stated
         nonzero |= {r: stated[r] for r in (CPU, MEMORY) if r in stated}
+    pooled = whole is not None and any(map(_is_pod_level, whole.requests))
+    if pooled:
+        # Containers without a request then count only if neither the pod nor a container states the resource
+        # (`getNonMissingContainerRequests` of kube-scheduler).
+        asked = [resource for resource in (CPU, MEMORY) if resource in total or resource in overhead]
+        nonzero |= {resource: total.get(resource, 0) for resource in asked}
     for resource, amount in overhead.items():
         total[resource] = total.get(resource, 0) + amount
     total[PODS] = 1
-    pooled = whole is not None and any(map(_is_pod_level, whole.requests))
     aligned = [
         (name, demand)
         for name, demand in (

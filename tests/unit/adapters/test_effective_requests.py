@@ -76,6 +76,24 @@ def test_scoring_uses_defaults_for_containers_without_requests() -> None:
     assert shape.requests == (("cpu", 50), ("pods", 1))
 
 
+@pytest.mark.parametrize(
+    ("more", "mebibytes"),
+    [
+        ("resources: {limits: {cpu: 6}}", 128),  # of one container; the other one gets no default
+        ("resources: {limits: {cpu: 6}, requests: {memory: 300Mi}}", 300),
+        ("resources: {}", 328),
+    ],
+)
+def test_scoring_uses_no_defaults_for_resources_of_pods_with_pod_level_resources(more: str, mebibytes: int) -> None:
+    assert pod(spec("{}", container("1", "128Mi"), more=more)).shape.nonzero_memory_bytes == mebibytes * 2**20
+
+
+def test_overhead_of_a_pod_with_pod_level_resources_replaces_the_default() -> None:
+    level = "resources: {limits: {cpu: 6}}"
+    assert pod(spec("{}", more=level)).shape.nonzero_memory_bytes == 200 * 2**20
+    assert pod(spec("{}", more=f"{level}\noverhead: {{memory: 128Mi}}")).shape.nonzero_memory_bytes == 128 * 2**20
+
+
 def test_a_request_of_zero_is_a_request() -> None:
     shape = pod(spec(container("0", "0"))).shape
     assert (shape.nonzero_cpu_millis, shape.nonzero_memory_bytes, shape.requests) == (0, 0, (("pods", 1),))
