@@ -170,14 +170,16 @@ class _Draw:
     def _budget(self, name: str, pods: list[Object]) -> Object:
         """Return a budget with the status that the disruption controller would write for these placed pods."""
         namespace, app, unavailable = self._one(tuple(NAMESPACES)), self._one(APPS), self._one((0, 0, 1))
-        selected = sum(
-            pod["metadata"]["namespace"] == namespace and pod["metadata"]["labels"]["app"] == app for pod in pods
-        )
+        selected = [
+            pod["metadata"] for pod in pods
+            if pod["metadata"]["namespace"] == namespace and pod["metadata"]["labels"]["app"] == app
+        ]  # fmt: skip
         spec = {"maxUnavailable": unavailable, "selector": {"matchLabels": {"app": app}}}
-        allowed = min(unavailable, selected)
+        healthy = sum("deletionTimestamp" not in meta for meta in selected)
+        desired = max(len(selected) - unavailable, 0)
         status = {
-            "disruptionsAllowed": allowed, "currentHealthy": selected, "desiredHealthy": selected - allowed,
-            "expectedPods": selected, "observedGeneration": 1,
+            "disruptionsAllowed": max(healthy - desired, 0), "currentHealthy": healthy, "desiredHealthy": desired,
+            "expectedPods": len(selected), "observedGeneration": 1,
         }  # fmt: skip
         return {**made("policy/v1", "PodDisruptionBudget", name, namespace), "spec": spec, "status": status}
 

@@ -25,6 +25,7 @@ TERMINATING_VICTIMS = "TerminatingVictims"
 NODE_CONDITION = "NodeCondition"
 POD_REQUESTS = "PodRequests"
 DEVICES_ABORTED = "DevicesAborted"
+INEFFECTIVE_VICTIMS = "IneffectiveVictims"
 INTENDED = (
     SINGLE_POD_CLAIM,
     FEWER_VICTIMS,
@@ -34,6 +35,7 @@ INTENDED = (
     NODE_CONDITION,
     POD_REQUESTS,
     DEVICES_ABORTED,
+    INEFFECTIVE_VICTIMS,
 )
 _COUNTED = 2**31
 
@@ -109,14 +111,23 @@ def _of_victims(
         yield Difference(pod, text)
         return
     chosen = ours.victims[ours.selected]
-    remaining = [each for each in case.objects if each["kind"] != "Pod" or _key(each) not in chosen]
-    (afterwards,) = scheduler.judge(msgspec.structs.replace(case, objects=remaining, pods=[pod]))
-    if afterwards.nodes[ours.selected] != FEASIBLE:
+    if not _fits_without(case, scheduler, pod, ours):
         yield Difference(pod, f"{text}: the pod does not fit without hetsched's victims")
     elif not theirs.selected:
         yield Difference(pod, text, VICTIMS_FOUND if _may_evict(case, scheduler, pod, ours.selected, chosen) else "")
     elif (ours.selected, chosen) != (theirs.selected, theirs.victims[theirs.selected]):
-        yield _of_costs(case.objects, pod, theirs, ours, text)
+        difference = _of_costs(case.objects, pod, theirs, ours, text)
+        if not difference.name and not _fits_without(case, scheduler, pod, theirs):
+            difference.name = INEFFECTIVE_VICTIMS
+        yield difference
+
+
+def _fits_without(case: Case, scheduler: KubeScheduler, pod: Object, verdict: PodVerdict) -> bool:
+    """Return whether a pod fits the selected node by kube-scheduler's filters after its victims are removed."""
+    victims = verdict.victims[verdict.selected]
+    remaining = [each for each in case.objects if each["kind"] != "Pod" or _key(each) not in victims]
+    (afterwards,) = scheduler.judge(msgspec.structs.replace(case, objects=remaining, pods=[pod]))
+    return afterwards.nodes[verdict.selected] == FEASIBLE
 
 
 def _may_evict(case: Case, scheduler: KubeScheduler, pod: Object, node: str, chosen: frozenset[str]) -> bool:
