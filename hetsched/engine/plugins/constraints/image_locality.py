@@ -31,7 +31,7 @@ _SCORES: StateKey[Floats] = StateKey("image-locality")
 _ENTRY = np.dtype([("key", "<u8"), ("size", "<i8")])
 
 
-class _Images(NamedTuple):
+class _NodeImages(NamedTuple):
     """The images on all nodes: (M,) hashes of names, sizes in bytes, and rows of nodes."""
 
     keys: np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -74,8 +74,8 @@ def _weighted_sizes(name: str, state: ClusterState) -> Ints:
     return state.once((_SCORES, name), weighted)
 
 
-def _images(state: ClusterState) -> _Images:
+def _images(state: ClusterState) -> _NodeImages:
     packed = [report.image_sizes for report in state.reports]
     entries = np.frombuffer(b"".join(packed), _ENTRY)
     rows = np.repeat(np.arange(len(packed)), [len(each) // ENTRY.size for each in packed])
-    return _Images(entries["key"].copy(), entries["size"].copy(), rows)
+    return _NodeImages(entries["key"].copy(), entries["size"].copy(), rows)
