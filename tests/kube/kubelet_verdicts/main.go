@@ -241,7 +241,8 @@ func (kubelet *kubelet) admit(raw []byte) (found admission) {
 	// The kubelet lists a pod as active while it admits the pod.
 	kubelet.setActive(append(slices.Clone(others), pod))
 	attributes := &lifecycle.PodAdmitAttributes{Pod: pod, OtherPods: others}
-	for _, handler := range []lifecycle.PodAdmitHandler{kubelet.predicates, kubelet.topology} {
+	// As in the kubelet (pkg/kubelet/kubelet.go), the predicates see the devices that the pod has received.
+	for _, handler := range []lifecycle.PodAdmitHandler{kubelet.topology, kubelet.predicates} {
 		if result := handler.Admit(attributes); !result.Admit {
 			kubelet.setActive(others)
 			return admission{Reason: result.Reason, Message: result.Message}
