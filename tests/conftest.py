@@ -178,6 +178,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if output is not None:
         output["figures"] = {name: str(figure) for name, figure in _figures.items()}
         output["skipped"] = dict(parts.skipped)
+        output["forbidden"] = dict(parts.forbidden)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -185,6 +186,7 @@ def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", {})
     _figures.update(output.get("figures", {}))
     parts.skipped.update(output.get("skipped", {}))
+    parts.forbidden.update(output.get("forbidden", {}))
 
 
 class _ImmediateFailureReport:
@@ -213,6 +215,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("figures")
         for name, figure in _figures.items():
             terminalreporter.write_line(f"  {name}: {figure}")
+    if parts.forbidden:
+        terminalreporter.section("NOT TESTED HERE: the kernel forbids it", sep="!", yellow=True, bold=True)
+        for check, count in sorted(parts.forbidden.items()):
+            terminalreporter.write_line(f"  {check}; {count} test(s) skipped")
     if not parts.skipped:
         return
     terminalreporter.section("NOT TESTED HERE: outside programs are missing", sep="!", yellow=True, bold=True)

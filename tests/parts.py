@@ -3,14 +3,16 @@
 A test against a real browser, database or message store needs that program. A program is looked up by its usual names
 on PATH, then in Debian's folders.
 If it is missing, the test is skipped with a reason. If CI is set, the test fails instead, so that a CI run cannot pass
-without it. The only exception is the Kubernetes API server and helm, which are built instead of installed: if the build
-failed, HETSCHED_NO_KUBE contains the reason.
+without it. There are two exceptions. The Kubernetes API server and helm are built instead of installed: if the build
+failed, HETSCHED_NO_KUBE contains the reason. A part that the kernel of the machine forbids is skipped, and the end of
+the run names the failed check.
 """
 
 import os
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -26,6 +28,7 @@ PROGRAMS = {
     "helm": ("helm",),
     "kube-apiserver": ("kube-apiserver",),
     "kube-scheduler": ("kube-scheduler",),
+    "kubelet": ("kubelet",),
     "kubelet_verdicts": ("kubelet_verdicts",),
     "node-exporter": ("prometheus-node-exporter", "node_exporter"),
     "postgres": ("postgres",),
@@ -37,7 +40,7 @@ PROGRAMS = {
     "scheduler_verdicts": ("scheduler_verdicts",),
     "unshare": ("unshare",),
 }
-BUILT = {"helm", "kube-apiserver", "kube-scheduler", *control_plane.VERDICTS}
+BUILT = {"helm", "kube-apiserver", "kube-scheduler", "kubelet", *control_plane.VERDICTS}
 FOLDERS = {"postgres": ("/usr/lib/postgresql", "*/bin")}
 PACKAGES = {  # Debian package that contains the program, if its name differs
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
@@ -53,6 +56,7 @@ PACKAGES = {  # Debian package that contains the program, if its name differs
 MODULES = {"k8s.io/kubernetes"}  # Go modules whose source is read, from the module cache of the user
 
 skipped: Counter[str] = Counter()  # by part: the tests of this run that were skipped because it is missing
+forbidden: Counter[str] = Counter()  # by part and failed check: the tests that the kernel of this machine forbids
 
 
 def find(part: str) -> Path | None:
@@ -80,6 +84,12 @@ def require(part: str) -> Path:
         pytest.fail(f"{reason}; with CI set every part must be there", pytrace=False)
     skipped[part] += 1
     pytest.skip(reason)
+
+
+def skip_forbidden(part: str, check: str) -> NoReturn:
+    """Skip the calling test, in CI too, because the kernel of this machine forbids to run a part; report the check."""
+    forbidden[f"{part}: {check}"] += 1
+    pytest.skip(f"{part} cannot run on this machine: {check}")
 
 
 def require_module(module: str, version: str) -> Path:

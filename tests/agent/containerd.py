@@ -145,6 +145,10 @@ class Containerd:
         self._configs[sandbox] = config
         return sandbox
 
+    def adopt(self, sandbox: str) -> None:
+        """End a sandbox that a kubelet created together with those of the test."""
+        self._configs.setdefault(sandbox, None)
+
     def container(self, sandbox: str, name: str = "main", attempt: int = 0) -> str:
         """Run a container that sleeps and return its ID."""
         host = self._message("NamespaceOption", network=_HOST)

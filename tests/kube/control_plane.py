@@ -36,7 +36,7 @@ VERSION = "1.36.3"
 OTHERS = {version: HERE / "versions" / version.rpartition(".")[0] for version in ("1.34.4", "1.35.4", "1.37.2")}
 API_SERVER = os.environ.get("HETSCHED_TEST_KUBERNETES") or VERSION
 HELM_VERSION = "3.21.4"
-KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl")
+KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl", "kubelet")
 # Programs of the tests with kube-scheduler's and the kubelet's own code; their sources are in folders of these names.
 VERDICTS = ("scheduler_verdicts", "kubelet_verdicts")
 SCHEDULER_VERDICTS, KUBELET_VERDICTS = VERDICTS
