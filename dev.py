@@ -44,6 +44,9 @@ LOCKS = ("bootstrap", "build", "runtime", "dev")  # dev is constrained by runtim
 # Tests that count words and modules, in seconds.
 GUARDS = ("tests/unit/toolchain/test_language.py", "tests/unit/toolchain/test_structure.py")
 
+# Each build of the documentation reads all pages, so that its warnings and its search index are complete.
+SPHINX = ["-m", "sphinx", "-c", "docs", "--fresh-env", "--write-all", "--fail-on-warning", "--keep-going", "--quiet"]
+
 OLDEST_PYTHON = (3, 11)
 OLDEST_UV = (0, 8)
 SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -457,6 +460,13 @@ def bench(*args: str) -> None:
     become(BIN / "hetsched", "bench", *(args or ["engine"]))
 
 
+def docs(*args: str) -> None:
+    """Build the documentation site in build/docs; warnings are errors, extra arguments go to sphinx-build"""
+    setup()
+    run(BIN / "python", *SPHINX, *args, ".", "build/docs", why="building the documentation")
+    say("Documentation: build/docs/index.html")
+
+
 def load(*args: str) -> None:
     """Run the load tests against real processes, on SQLite and PostgreSQL (half an hour); see --help"""
     setup()
@@ -492,9 +502,8 @@ def lock(*args: str) -> None:
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
     "differential": differential, "gauntlet": gauntlet, "matrix": matrix, "mutations": mutations, "bench": bench,
-    "release": release,
-    "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube, "kube-up": kube_up, "load": load,
-    "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
+    "docs": docs, "release": release, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube,
+    "kube-up": kube_up, "load": load, "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
 }  # fmt: skip
 
 
