@@ -89,7 +89,7 @@ def look(
     observation = _from_files(filename) if filename else _from_cluster(kubeconfig, context)
     if registry:
         observation = _with_platforms(observation, registry)
-    report = _report(observation, policy)
+    report = report_on(observation, policy)
     if output is OutputFormat.JSON:
         print_json(report.document())
     else:
@@ -167,7 +167,8 @@ def _with_platforms(observation: ClusterObservation, registries: list[str]) -> C
     return msgspec.structs.replace(observation, content=content)
 
 
-def _report(observation: ClusterObservation, policy: str) -> ClusterReport:
+def report_on(observation: ClusterObservation, policy: str = _POLICY) -> ClusterReport:
+    """Return the report on a cluster; `policy` explains pending pods and scores placements."""
     from hetsched.engine.framework.builtin_policies import BUILTIN
     from hetsched.engine.look.report import report_of
 

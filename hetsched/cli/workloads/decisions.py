@@ -81,7 +81,7 @@ def explain(
         found = (
             _watch(client, identity, cluster, all_nodes)
             if watch
-            else _explain_all(client, identity, cluster, all_nodes=all_nodes)
+            else explain_all(client, identity, cluster, all_nodes=all_nodes)
         )
     if output is OutputFormat.JSON:
         documents = [one.document() for one in found.explained]
@@ -109,7 +109,8 @@ def _show(out: Console, found: ExplainedDecisions) -> None:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def _explain_all(client: Client, identity: str, cluster: str, *, all_nodes: bool) -> ExplainedDecisions:
+def explain_all(client: Client, identity: str, cluster: str, *, all_nodes: bool = False) -> ExplainedDecisions:
+    """Return the decisions about a workload (w-…), a pod (NAMESPACE/NAME) or a decision ID."""
     if not identity.startswith("w-"):
         number = _latest(client, identity, cluster) if "/" in identity else identity
         return ExplainedDecisions((_explain_one(client, number, all_nodes=all_nodes),))
@@ -162,7 +163,7 @@ def _watch(client: Client, identity: str, cluster: str, all_nodes: bool) -> Expl
         while True:
             now = ask() if last is None else poll_until(ask)
             if now != last:
-                yield _explain_all(client, identity, cluster, all_nodes=all_nodes)
+                yield explain_all(client, identity, cluster, all_nodes=all_nodes)
             last = now
             time.sleep(_EVERY_SECONDS)
 
