@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'hetsched submit -f job.yaml --wait --idempotency-key "$CI_PIPELINE_ID"',
         "helm template app/ | hetsched submit -f - --policy spread",
     ),
+    "mcp": ("hetsched mcp", "hetsched mcp --server https://hetsched.example --allow-writes"),
     "wait": (
         "hetsched wait w-3f2a --for finished --timeout 3600",
         "hetsched wait w-3f2a --for running --patient --watch",

@@ -30,6 +30,7 @@ from .client import EXIT_UNREACHABLE, ServerUnavailable
 from .examples import examples
 from .isa import command as isa
 from .lab import experiment, simulate
+from .mcp import command as mcp
 from .output import console, print_error
 from .server import audit, backup, certs, health, scheduler, standalone, token
 from .workloads import batch, decisions, hold, plans, webhook, whatif, workloads
@@ -163,7 +164,7 @@ _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     ),
     _SERVER: (
         workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,
-        plans.plan, hold.app, batch.batch, cluster.app, policy.app, shadow.app, webhook.app, webhook.redeliver,
+        plans.plan, hold.app, batch.batch, cluster.app, policy.app, shadow.app, webhook.app, webhook.redeliver, mcp.mcp,
     ),
     _HERE: (
         standalone.standalone, scheduler.scheduler, agent, certs.certs, backup.backup, backup.restore,

@@ -1,0 +1,38 @@
+"""`hetsched mcp`: serve the Model Context Protocol on standard input and output.
+
+A program that assists a user starts the command and calls its tools. Each tool is one or more requests to the REST API
+of a running server, with the rights of the token. The SDK `mcp` is an optional dependency.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hetsched.contracts.errors import InputError
+
+from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
+
+
+def mcp(
+    server: ServerOption = DEFAULT_SERVER,
+    token: TokenOption = "",
+    allow_writes: Annotated[
+        bool, typer.Option("--allow-writes", help="Add the tools that submit and cancel workloads.")
+    ] = False,
+) -> None:
+    """Serve the Model Context Protocol on standard input and output: read-only tools for nodes, pods and policies."""
+    try:
+        import mcp as _sdk  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "PackageMissing",
+            "the Python package mcp is not installed",
+            place="hetsched mcp",
+            hint="Install hetsched[mcp]",
+        ) from None
+    from .server import build_server
+
+    with connect(server, token) as client:
+        build_server(client, allow_writes=allow_writes).run()
