@@ -80,8 +80,8 @@ def commands_of(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
 
 # These write files, run for ever, or print output for other programs.
 WITHOUT_JSON = {
-    "agent", "certs", "cluster export", "completion", "crds", "docs", "health", "policy golden export", "scheduler",
-    "standalone",
+    "agent", "certs", "cluster export", "completion", "crds", "docs", "health", "mcp", "policy golden export",
+    "scheduler", "standalone",
 }  # fmt: skip
 
 
