@@ -85,7 +85,8 @@ class ReadTools:
         limit: Limit = 50,
     ) -> dict[str, Any]:
         """List pending pods: first those that are due, in scheduling order, with the events that they wait for."""
-        return self._page("queue/", cluster=cluster, standing=state, limit=limit)
+        query = {"cluster": cluster, "standing": state}
+        return self._page("queue/", **query, limit=limit)
 
     def list_workloads(
         self,
