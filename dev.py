@@ -375,6 +375,12 @@ def differential(*args: str) -> None:
     become(BIN / "python", "-m", "tests.differential", *args)
 
 
+def upstream(*args: str) -> None:
+    """Run Kubernetes' own scheduling tests with kube-scheduler and with hetsched (hours); see --help"""
+    setup()
+    become(BIN / "python", "-m", "tests.upstream", *args)
+
+
 def release(*args: str) -> None:
     """Build all artefacts of HEAD into dist/: wheel, chart, manual pages, bill of materials, checksums; see --help"""
     setup()
@@ -502,8 +508,9 @@ def lock(*args: str) -> None:
 TARGETS = {
     "run": start, "test": test, "fast": fast, "lint": lint, "fmt": fmt, "audit": audit, "chaos": chaos,
     "differential": differential, "gauntlet": gauntlet, "matrix": matrix, "mutations": mutations, "bench": bench,
-    "docs": docs, "release": release, "screenshots": screenshots, "setup": set_up, "lock": lock, "kube": kube,
-    "kube-up": kube_up, "load": load, "soak": soak, "fuzz": fuzz, "properties": properties, "clean": clean,
+    "upstream": upstream, "docs": docs, "release": release, "screenshots": screenshots, "setup": set_up, "lock": lock,
+    "kube": kube, "kube-up": kube_up, "load": load, "soak": soak, "fuzz": fuzz, "properties": properties,
+    "clean": clean,
 }  # fmt: skip
 
 

@@ -41,6 +41,8 @@ KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl", "kubelet")
 VERDICTS = ("scheduler_verdicts", "kubelet_verdicts")
 SCHEDULER_VERDICTS, KUBELET_VERDICTS = VERDICTS
 PROGRAMS = (*KUBERNETES, *VERDICTS, "helm")
+# No controller creates service accounts or removes the taints of new nodes.
+DISABLED_PLUGINS = ("ServiceAccount", "TaintNodesByCondition")
 _READY_SECONDS = 60
 # Only calls of service accounts in the namespace hetsched are audited; a watch is recorded when it begins.
 _AUDITED = "system:serviceaccounts:hetsched"
@@ -101,13 +103,13 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
         module = {VERSION: HERE, **OTHERS}.get(API_SERVER)
         if module is None:
             raise Unavailable(f"HETSCHED_TEST_KUBERNETES={API_SERVER}: known are {VERSION}, {', '.join(OTHERS)}")
-        _go_build(go, module, cache(), _stamps(API_SERVER), ["k8s.io/kubernetes/cmd/kube-apiserver"])
+        _go_build(go, module, cache(), version_flags(API_SERVER), ["k8s.io/kubernetes/cmd/kube-apiserver"])
     others = [program for program in missing if program in KUBERNETES and program != "kube-apiserver"]
     if others:
         commands = [f"k8s.io/kubernetes/cmd/{program}" for program in others]
-        _go_build(go, HERE, cache(others[0]), _stamps(VERSION), commands)
+        _go_build(go, HERE, cache(others[0]), version_flags(VERSION), commands)
     for program in set(VERDICTS) & set(missing):
-        _go_build(go, HERE, cache(program), _stamps(VERSION), [f"./{program}"])
+        _go_build(go, HERE, cache(program), version_flags(VERSION), [f"./{program}"])
     if "helm" in missing:
         stamp = "-X helm.sh/helm/v3/"
         minor = f"{stamp}pkg/chartutil.k8sVersionMajor=1 {stamp}pkg/chartutil.k8sVersionMinor={VERSION.split('.')[1]}"
@@ -115,7 +117,7 @@ def build(programs: Sequence[str] = PROGRAMS) -> None:
         _go_build(go, HERE.parent / "helm", cache("helm"), version, ["helm.sh/helm/v3/cmd/helm"])
 
 
-def _stamps(version: str) -> str:
+def version_flags(version: str) -> str:
     """Return the linker flags that set the version of Kubernetes' programs."""
     stamp = "-X k8s.io/component-base/version."
     return f"{stamp}gitVersion=v{version} {stamp}gitMajor=1 {stamp}gitMinor={version.split('.')[1]}"
@@ -148,11 +150,12 @@ def free_port() -> int:
 
 class ControlPlane:
     """One control plane, used in a `with` statement. `token` belongs to an administrator; `arguments` are added to
-    those of the API server.
+    those of the API server, which runs without the admission plugins `disabled`.
     """
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, disabled: Sequence[str] = DISABLED_PLUGINS) -> None:
         self.arguments = arguments
+        self.disabled = disabled
         self.folder = Path(tempfile.mkdtemp(prefix="hetsched-kube-"))
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
@@ -195,7 +198,7 @@ class ControlPlane:
             f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC", "--endpoint-reconciler-type=none",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--disable-admission-plugins={','.join(self.disabled)}",
             f"--audit-policy-file={folder}/audit-policy.json", f"--audit-log-path={folder}/audit.log",
             *self.arguments,
         )  # fmt: skip

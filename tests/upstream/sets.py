@@ -1,0 +1,51 @@
+"""Sets of Kubernetes' own tests: which program runs them, which tests are selected, and which cluster they need."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Set:
+    """Tests that run on one cluster. `runs` are (program, selected tests, skipped tests) as regular expressions."""
+
+    title: str
+    runs: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def is_end_to_end(self) -> bool:
+        """Return whether the tests are e2e tests, which need controllers, nodes and kubelets."""
+        return any(program == "e2e.test" for program, _, _ in self.runs)
+
+
+_APPS = "|".join(
+    (
+        "NoExecuteTaintManager", "RuntimeClass should run a Pod requesting a RuntimeClass with scheduling",
+        "DisruptionController", "Daemon set", "Deployment (deployment|Deployment|Recreate|Rolling)",
+        "Deployment should run the lifecycle", "Should recreate evicted statefulset", r"sig-apps\] ReplicaSet",
+        "Job should (run a job to completion|delete|execute all|adopt)",
+    )
+)  # fmt: skip
+# Tests that need real containers, a cloud or several clusters.
+_NOT_FAKE = "private image|serve a basic image|load-balancer|OffByDefault|gcp|locally restarted"
+# These tests register plugins in the kube-scheduler of their process, or need an alpha API.
+_IN_PROCESS = "TestAsyncPreemption|TestPreemptionRespects|TestPodGroupPreemption"
+
+SETS = {
+    "probes": Set("in-place resize and labels of running pods"),
+    "filters": Set("integration tests of filters", (("filters", "", ""),)),
+    "preemption": Set(
+        "integration tests of preemption",
+        (("preemption", "", _IN_PROCESS), ("preemption/misc", "TestNonPreemption|TestPDBInPreemption", "")),
+    ),
+    "sched": Set("e2e tests of sig-scheduling", (("e2e.test", r"\[sig-scheduling\]", ""),)),
+    "dra": Set("e2e tests of device claims, control plane", (("e2e.test", r"DRA\] control plane", "OffByDefault"),)),
+    "apps": Set("e2e tests of controllers that depend on scheduling", (("e2e.test", _APPS, _NOT_FAKE),)),
+}  # fmt: skip
+
+# Tests that may fail with hetsched alone: a regular expression of their names, and the reason in the docs.
+DIFFERENCES = {
+    "TestNodeDeclaredFeaturesFilter/pod_with_feature_requirement": (
+        "The test defines a feature in the process of kube-scheduler, which no other process can read."
+    ),
+}
