@@ -102,6 +102,10 @@ def with_hint(message: str, hint: str) -> Message:
     return joined("; " if hint[0].islower() else ". ", [as_message(message), as_message(hint)])
 
 
+# The extra that installs a package; all others are in the extra `server`.
+_EXTRAS = {"mcp": "mcp", "grpc": "agent", "google": "agent", "pynvml": "agent"}
+
+
 def missing_package(error: ModuleNotFoundError) -> InputError:
     """Return the error of a command whose packages this installation lacks.
 
@@ -110,5 +114,5 @@ def missing_package(error: ModuleNotFoundError) -> InputError:
     package = (error.name or "").partition(".")[0]
     if package in {"", "hetsched", "web", "workers"}:
         raise error
-    hint = "Install the server, pip install 'hetsched[server]', or the agent, pip install 'hetsched[agent]'"
+    hint = f"Install the extra: pip install 'hetsched[{_EXTRAS.get(package, 'server')}]'"
     return InputError("ExtraMissing", f"this installation does not have the package {package}", hint=hint)

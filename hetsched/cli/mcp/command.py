@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from hetsched.contracts.errors import InputError
-
 from ..client import DEFAULT_SERVER, ServerOption, TokenOption, connect
 
 
@@ -23,15 +21,6 @@ def mcp(
     ] = False,
 ) -> None:
     """Serve the Model Context Protocol on standard input and output: read-only tools for nodes, pods and policies."""
-    try:
-        import mcp as _sdk  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "PackageMissing",
-            "the Python package mcp is not installed",
-            place="hetsched mcp",
-            hint="Install hetsched[mcp]",
-        ) from None
     from .server import build_server
 
     with connect(server, token) as client:

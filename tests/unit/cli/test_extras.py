@@ -74,6 +74,13 @@ def test_agent_without_its_extra_is_rejected(tmp_path: Path) -> None:
     done = run({"grpc"}, "agent", *words)
     assert done.returncode == 2
     assert "error [ExtraMissing] this installation does not have the package grpc" in done.stderr
+    assert "pip install 'hetsched[agent]'" in done.stderr
+
+
+def test_mcp_without_its_extra_is_rejected() -> None:
+    done = run({"mcp"}, "mcp", "--token", "hs_x")
+    assert done.returncode == 2
+    assert "pip install 'hetsched[mcp]'" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["standalone", "scheduler"])
