@@ -114,5 +114,8 @@ def missing_package(error: ModuleNotFoundError) -> InputError:
     package = (error.name or "").partition(".")[0]
     if package in {"", "hetsched", "web", "workers"}:
         raise error
-    hint = f"Install the extra: pip install 'hetsched[{_EXTRAS.get(package, 'server')}]'"
-    return InputError("ExtraMissing", f"this installation does not have the package {package}", hint=hint)
+    return InputError(
+        "ExtraMissing",
+        Message("this installation does not have the package {package}", package=package),
+        hint=Message("Install the extra: pip install 'hetsched[{extra}]'", extra=_EXTRAS.get(package, "server")),
+    )

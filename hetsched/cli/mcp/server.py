@@ -7,7 +7,6 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-import msgspec
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, ContentBlock, TextContent, ToolAnnotations
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from hetsched import __version__
 from hetsched.client import Client, ServerUnavailable
+from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 
 from .tools import ReadTools, WriteTools
@@ -78,7 +78,7 @@ def _result(document: dict[str, Any], *, is_error: bool = False) -> CallToolResu
 
     Raises: InputError `ResultTooLarge`.
     """
-    text = msgspec.json.encode(document).decode()
+    text = encode(document).decode()
     if len(text) > MOST_CHARACTERS:
         raise InputError(
             "ResultTooLarge",
