@@ -174,13 +174,14 @@ function placements(words, placed, known) {
   const filled = heads.map((_, at) => rows.some((row) => row[at] !== "–"));
   const more = placed.length - rows.length;
   const warned = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.isa.warnings ?? []).map((said) => `${item.pod}: ${said}`));
-  const paired = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => (item.pairings ?? []).map((said) => `${item.pod}: ${said}`));
+  const stated = (item) => [...(item.pairings ?? []), ...(item.alignments ?? [])];
+  const remarks = placed.slice(0, MOST_PLACEMENTS).flatMap((item) => stated(item).map((said) => `${item.pod}: ${said}`));
   return panel(
     `${words["placed-on"]} ${placed.length}`,
     table(heads.filter((_, at) => filled[at]), rows.map((row) => row.filter((_, at) => filled[at])), "fit"),
     more > 0 ? element("p", { class: "small muted" }, fill(words.more, { count: more })) : null,
     ...warned.map((said) => element("p", { class: "note wait small" }, said)),
-    ...paired.map((said) => element("p", { class: "small" }, said)),
+    ...remarks.map((said) => element("p", { class: "small" }, said)),
   );
 }
 

@@ -255,6 +255,7 @@ class PodAnonymizer:
                     node_terms=self._names.node_terms(grant.node_terms),
                     admin=grant.admin,
                     consumed=self._names.capacity(grant.consumed),
+                    zone=None if grant.zone is None else self._names.zone(grant.zone),
                 )
                 for grant in allocation.devices
             ),

@@ -64,6 +64,13 @@ def pairing_lines(placements: Iterable[Placement]) -> Iterator[str]:
             yield f"{placement.pod} on {placement.node}: {pairing}"
 
 
+def alignment_lines(placements: Iterable[Placement]) -> Iterator[str]:
+    """Yield whether the devices of each claim are in the NUMA zones of the pod's CPUs."""
+    for placement in placements:
+        for alignment in placement.alignments:
+            yield f"{placement.pod} on {placement.node}: {alignment}"
+
+
 def image_lines(placements: Iterable[Placement]) -> Iterator[str]:
     """Yield the image warnings of each placement."""
     for placement in placements:

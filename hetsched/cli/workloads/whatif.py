@@ -24,6 +24,7 @@ from hetsched.contracts.errors import InputError
 from ..options import ClusterFiles, PodFiles, Strict, choose_policies, compile_choice, read_inputs, read_sources
 from ..output import Output, OutputFormat, console, print_json, table
 from .explained import (
+    alignment_lines,
     displaced_lines,
     eviction_lines,
     expected_use_lines,
@@ -118,7 +119,8 @@ def show(answer: WhatIfAnswer) -> None:
     out.print(f"[bold {colour}]{answer.verdict.value}[/]  {escape(answer.summary)}", soft_wrap=True)
     if answer.placements:
         _show_placements(out, answer.placements)
-        lines = pairing_lines(answer.placements), image_lines(answer.placements), expected_use_lines(answer.placements)
+        placed = answer.placements
+        lines = pairing_lines(placed), alignment_lines(placed), image_lines(placed), expected_use_lines(placed)
         for line in chain(*lines):
             out.print(escape(line), soft_wrap=True)
     for line in (*displaced_lines(answer.displaced), *eviction_lines(answer.evictions)):

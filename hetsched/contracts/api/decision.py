@@ -61,7 +61,8 @@ class ExpectedUse(msgspec.Struct, frozen=True):
 class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One placed pod; `score` is the weighted total of the scores divided by the sum of the weights.
 
-    `pairings` names other pods that share cores with its pinned CPUs, if any. `expected_use` is omitted if only the
+    `pairings` names other pods that share cores with its pinned CPUs, if any. `alignments` states, for each of its
+    resource claims, whether the devices are in the NUMA zones of its CPUs. `expected_use` is omitted if only the
     requests are known.
     """
 
@@ -72,6 +73,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     gpus: tuple[CardGrant, ...]
     score: float
     pairings: tuple[Message, ...] = ()
+    alignments: tuple[Message, ...] = ()
     expected_use: ExpectedUse | None = None
 
 

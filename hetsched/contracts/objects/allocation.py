@@ -58,7 +58,7 @@ class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 
     `node_terms` selects the nodes that can access the device; an empty tuple means all nodes, None only the pod's node.
     `consumed` is the consumed capacity (in thousandths, by name) if the pod gets a share of the device, else None. With
-    admin access (`admin`), the device is not used exclusively.
+    admin access (`admin`), the device is not used exclusively. `zone` is the near NUMA zone, or None if it is unknown.
     """
 
     claim: str
@@ -68,6 +68,7 @@ class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     node_terms: tuple[NodeTerm, ...] | None = None
     admin: bool = False
     consumed: dict[str, int] | None = None
+    zone: str | None = None
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -7,7 +7,7 @@ Source: kube-scheduler's structured allocator (first fit, depth first, at most 3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from hetsched.contracts.objects.allocation import DeviceGrant
@@ -51,7 +51,8 @@ class _Choice(NamedTuple):
 class DeviceSearch:
     """Depth-first search for one pod on one node, over the requests of all its claims.
 
-    `matching` returns the indexes of the devices that match a request; `indexes` are those of the node's devices.
+    `matching` returns the indexes of the devices that match a request; `indexes` are those of the node's devices. Only
+    requests with admin access get `avoided` devices.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class DeviceSearch:
         indexes: Sequence[int],
         usage: DeviceUsage,
         *,
+        avoided: Collection[int] = (),
         ignore_taints: bool = False,
     ) -> None:
         self._known = known
         self._matching = matching
         self._indexes = sorted(indexes, key=lambda index: known.devices[index].id)
         self._usage = usage
+        self._avoided = frozenset(known.devices[index].id for index in avoided)
         self._ignore_taints = ignore_taints
         self._chosen: list[_Choice] = []
         self._steps = 0
@@ -111,6 +114,8 @@ class DeviceSearch:
     def _is_usable(self, wish: DeviceWish, claim: ResourceClaim, device: Device) -> bool:
         """Return whether a device is free, its taints are tolerated and its capacity suffices."""
         if device.blocked or not self._is_free(wish, claim, device):
+            return False
+        if device.id in self._avoided and not wish.admin:
             return False
         if not self._ignore_taints and repelling(wish.tolerations, device.taints) is not None:
             return False

@@ -13,7 +13,7 @@ Invariants: promises depend only on the placed pods; a cluster without claims ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -30,6 +30,7 @@ from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
 from .columns import Bools
+from .device_numa import numa_nodes
 from .device_search import DeviceSearch
 from .device_usage import DeviceUsage
 from .placed_pod import PlacedPod
@@ -40,9 +41,15 @@ MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 
 
 class DeviceState:
-    """The devices of a cluster state: the inventory, and the devices promised to placed pods."""
+    """The devices of a cluster state: the inventory, and the devices promised to placed pods.
 
-    __slots__ = ("_by_node", "_by_terms", "_found", "_on_any_node", "digest", "known", "promised", "reserved_for")
+    `numa` contains the number of the NUMA node near each device, None if unknown; `places` the index of each device.
+    """
+
+    __slots__ = (
+        "_by_node", "_by_terms", "_found", "_on_any_node", "digest", "known", "numa", "places", "promised",
+        "reserved_for",
+    )  # fmt: skip
 
     def __init__(self, known: Known | None = None) -> None:
         self.known = known or Known()
@@ -52,6 +59,8 @@ class DeviceState:
 
     def _index(self) -> None:
         self.digest = blake2b(encode(self.known, order="sorted"), digest_size=12).digest()
+        self.numa = numa_nodes(self.known.devices)
+        self.places = {device.id: place for place, device in enumerate(self.known.devices)}
         self._by_node: dict[str, list[int]] = {}
         self._by_terms: dict[tuple[NodeTerm, ...], list[int]] = {}
         self._on_any_node: list[int] = []
@@ -81,7 +90,7 @@ class DeviceState:
 
     def copy(self) -> DeviceState:
         other = object.__new__(DeviceState)
-        other.known, other.digest = self.known, self.digest
+        other.known, other.digest, other.numa, other.places = self.known, self.digest, self.numa, self.places
         other.promised = {claim: list(grants) for claim, grants in self.promised.items()}
         other.reserved_for = {claim: dict(pods) for claim, pods in self.reserved_for.items()}
         other._by_node, other._by_terms, other._on_any_node = self._by_node, self._by_terms, self._on_any_node
@@ -219,13 +228,14 @@ class DeviceState:
         claims: Sequence[ResourceClaim],
         places: Sequence[int],
         usage: DeviceUsage,
+        avoided: Collection[int] = (),
     ) -> list[DeviceGrant] | str:
         """Return devices for all open claims of a pod among a node's devices, or the reason why there are none.
 
-        The reason is `few` (too few free devices), `taints` (enough devices only if taints are ignored) or `search`
-        (the search was stopped).
+        Requests without admin access get none of the `avoided` devices. The reason is `few` (too few free devices),
+        `taints` (enough devices only if taints are ignored) or `search` (the search was stopped).
         """
-        find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], places, usage)
+        find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], places, usage, avoided=avoided)
         found = find().run(claims)
         if found != "few" or not any(self.known.devices[place].taints for place in places):
             return found

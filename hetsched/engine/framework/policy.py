@@ -245,8 +245,9 @@ def compile_policy(spec: PolicySpec, registry: Registry, *, implied: bool = Fals
         active.append(_activate(use, registry[use.name], place))
     unlisted = [info for info in registry if implied and info.implied and info.name not in names]
     active += [_activate(PluginUse(info.name), info, "") for info in unlisted]
+    peers = {plugin.name: plugin.instance for plugin in active}
     for plugin in active:
-        plugin.instance.peers = frozenset(names)
+        plugin.instance.peers = peers
     return Policy(spec, active, registry.formulas)
 
 

@@ -18,6 +18,7 @@ Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -173,18 +174,29 @@ class ZoneDemand:
 
     # -- on one node -------------------------------------------------------------------------------------------------
 
-    def choose(self, node: Window, preferred: Bools) -> list[Share]:
-        """Return the zones and amounts that the pod gets on the only node of a window; empty if it does not fit.
+    def choices(self, node: Window, preferred: Bools) -> Iterator[list[Share]]:
+        """Yield the zones and amounts that the pod may get on the only node of a window, the best choice first.
 
-        An aware pod gets one of the `preferred` (Z,) zones if any of them has room.
+        An aware pod gets one zone: the `preferred` (Z,) zones are first, then the zone with the most free CPU. Any
+        other pod may cross zones. Its other choices are the single zones that have room for it.
         """
         if not self.aware[node.static("topology_setup")[0]]:
-            return self._cross(node)
-        room = self.room(node)[:, 0]
-        if (room & preferred).any():
-            room = room & preferred
-        free = np.where(room, node.load("zone_cpu_free")[:, 0], -1)
-        return [Share(int(free.argmax()), self.cpu_millis, self.memory_mib)] if room.any() else []
+            yield from self._crossings(node)
+            return
+        room, free = np.flatnonzero(self.room(node)[:, 0]), node.load("zone_cpu_free")[:, 0]
+        for position in sorted(room.tolist(), key=lambda zone: (not preferred[zone], -free[zone], zone)):
+            yield [Share(position, self.cpu_millis, self.memory_mib)]
+
+    def _crossings(self, node: Window) -> Iterator[list[Share]]:
+        crossing = self._cross(node)
+        if not crossing:
+            return
+        yield crossing
+        memory_free = np.maximum(node.load("zone_memory_free")[:, 0], 0)
+        fits = (self.whole(node)[:, 0] >= self.cpus) & (memory_free >= self.memory_mib)
+        for position in np.flatnonzero(fits).tolist():
+            if [share.position for share in crossing] != [position]:
+                yield [Share(position, self.cpu_millis, self.memory_mib)]
 
     def _cross(self, node: Window) -> list[Share]:
         if not self.crosses(node)[0]:

@@ -47,6 +47,7 @@ from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.framework.policy import Policy
 from hetsched.engine.gpu.workload_mix import mix_of_shapes
 from hetsched.engine.numa.cpu_grants import pairings
+from hetsched.engine.numa.device_zones import alignments
 
 from .evictions import PREEMPTED, evictions
 from .movable_pods import runs_per_node
@@ -268,6 +269,7 @@ def placement(outcome: Outcome, state: ClusterState) -> Placement:
         gpus=allocation.gpus,
         score=round(outcome.score, _SCORE_DIGITS),
         pairings=tuple(pairings(state, outcome.pod.key)),
+        alignments=tuple(alignments(state.placed_pods[outcome.pod.key].allocation)),
         expected_use=expected_use(state.placed_pods[outcome.pod.key].pod),
     )
 

@@ -13,6 +13,7 @@ from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import describe_waits
 from hetsched.engine.cluster.avoided_nodes import MOVED_CODE, REFUSED_CODE
 from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.numa.device_zones import alignments
 from hetsched.inventory.models import Node
 from hetsched.placement.models import Decision, DevicePluginAllocation, Pod, Rejection
 from hetsched.policies.models import PolicyRevision
@@ -45,6 +46,7 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
         "weights": sum(score.weight for score in top[0].scores) if top else 0.0,
         "doubts": _conflicts(decision),
         "handed": _device_allocation(decision, pod),
+        "alignments": list(alignments(decision.allocation)) if decision.allocation is not None else [],
     }
 
 

@@ -10,7 +10,7 @@ Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), constraints 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated
 
 import msgspec
@@ -50,7 +50,7 @@ class MeasuredFitParams(Params, frozen=True):
 class MeasuredFit:
     params: MeasuredFitParams
     measures = True
-    peers: frozenset[str] = frozenset()
+    peers: Collection[str] = ()
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
         measured = state.all_rows.static("measured").any()

@@ -3,20 +3,24 @@
 Rule: a node fits if it can use the devices of every allocated claim of the pod, and if its free devices satisfy all
 open claims of the pod at the same time (see `engine.cluster.devices`). Reserve chooses the devices on the selected
 node. They remain reserved for the pod until they are written into the claims.
+If the policy has `numa-fit`, the devices are chosen together with the NUMA zones of the pod's CPUs (see
+`engine.numa.device_zones`): near these zones if possible. With `zones` "require", other nodes do not fit.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
 from hetsched.contracts.message import Message, joined
-from hetsched.contracts.objects.allocation import Allocation
+from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
 from hetsched.contracts.objects.devices import ResourceClaim
 from hetsched.contracts.objects.workload import Shape
+from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.selectors import nodes_of_terms
@@ -26,17 +30,41 @@ from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request, StateKey
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
+from hetsched.engine.numa.device_zones import CpuZones, align, needs_alignment, open_claims, zone_of_device
 
 _PREPARED: StateKey[_PreparedClaims] = StateKey("devices")
 
 Refused = tuple[Refusal, Bools]
 
 
+class DevicesParams(Params, frozen=True):
+    """Alignment of devices with CPUs."""
+
+    zones: Annotated[
+        Literal["prefer", "require"],
+        msgspec.Meta(
+            title="Devices in the zones of the CPUs",
+            description="Prefer or require devices of resource claims in the NUMA zones of the pod's CPUs.",
+        ),
+    ] = "prefer"
+
+
+class SelectsCpuZones(Protocol):
+    """Plugin that selects the NUMA zones of a pod's CPUs."""
+
+    def cpu_zones(self, request: Request, state: ClusterState) -> CpuZones:
+        """Return the inputs of the zones of a pod's CPUs."""
+
+
 class _PreparedClaims(NamedTuple):
-    """Prepared claims of a pod: refusals with masks (N,) of the refused nodes, and the claims without an allocation."""
+    """Prepared claims of a pod: refusals with masks (N,) of the refused nodes, and the claims without an allocation.
+
+    `names` are the names of all claims.
+    """
 
     refused: list[Refused]
     open: list[ResourceClaim]
+    names: str
 
 
 @plugin(
@@ -44,13 +72,16 @@ class _PreparedClaims(NamedTuple):
     summary=(
         "A node must have the devices of the pod's allocated resource claims, and free devices for its other claims."
     ),
+    params=DevicesParams,
     scope=Scope.CLUSTER,
     helped_by=frozenset(
-        {Event.NODE_ADDED, Event.NODE_LABELS, Event.NAMES_CHANGED, Event.STORAGE_CHANGED, Event.POD_RELEASED,
-         Event.POD_PLACED, Event.POD_CHANGED}
+        {Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.NAMES_CHANGED, Event.STORAGE_CHANGED,
+         Event.POD_RELEASED, Event.POD_PLACED, Event.POD_CHANGED}
     ),
 )  # fmt: skip
 class Devices:
+    params: DevicesParams
+    peers: Mapping[str, SelectsCpuZones] = {}
     compiled_reserve = LoopReserve.NOTHING
 
     def handles(self, shape: Shape) -> bool:
@@ -62,6 +93,8 @@ class Devices:
         found = _prepare_claims(request, state)
         if isinstance(found, Refusal):
             return found
+        if self.params.zones == "require":
+            found.refused.extend(self._misaligned(request, state, found))
         request.memo[_PREPARED] = found
         return None
 
@@ -87,16 +120,49 @@ class Devices:
         found = _prepare_claims(request, state, only=row)
         if isinstance(found, Refusal):
             return found
+        cpus = self._cpu_zones(request, state)
+        claims = open_claims(request, state)
+        aligned = None if cpus is None else align(cpus, claims, row, state)
+        if aligned is None and self.params.zones == "require" and cpus and needs_alignment(cpus, claims, row, state):
+            return _not_aligned(found.names)
         if not found.open:
             return None
         places = state.devices.by_node(state, (row,)).get(row, [])
-        grants = state.devices.allocate(found.open, places, state.devices.usage())
+        grants = aligned.grants if aligned else state.devices.allocate(found.open, places, state.devices.usage())
         if isinstance(grants, str):
             return Refusal("DevicesNotAvailable", Message("the devices have been allocated to other pods"))
-        return Allocation(devices=tuple(grants))
+        return Allocation(devices=tuple(_with_zone(grant, row, state) for grant in grants))
+
+    def _cpu_zones(self, request: Request, state: ClusterState) -> CpuZones | None:
+        """Return the inputs of the zones of a pod's CPUs, or None if the policy does not select zones."""
+        selector = self.peers.get("numa-fit")
+        return None if selector is None else selector.cpu_zones(request, state)
+
+    def _misaligned(self, request: Request, state: ClusterState, found: _PreparedClaims) -> Iterator[Refused]:
+        """Yield the refusal of the nodes that have devices for the pod, but not near the zones of its CPUs."""
+        cpus = self._cpu_zones(request, state)
+        if cpus is None or (cpus.demand is None and cpus.admission is None):
+            return
+        claims, usage = open_claims(request, state), state.devices.usage()
+        excluded = np.logical_or.reduce([rows for _, rows in found.refused]) if found.refused else np.False_
+        misaligned: Bools = np.zeros(len(state.reports), np.bool_)
+        for row in np.flatnonzero(~np.broadcast_to(excluded, misaligned.shape)).tolist():
+            if align(cpus, claims, row, state, usage) is None:
+                misaligned[row] = needs_alignment(cpus, claims, row, state)
+        yield _not_aligned(found.names), misaligned
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """Do nothing: the devices are released when the assumed pod is removed."""
+
+
+def _with_zone(grant: DeviceGrant, row: int, state: ClusterState) -> DeviceGrant:
+    zone = zone_of_device(row, state.devices.places[grant.device], state)
+    return grant if zone is None else msgspec.structs.replace(grant, zone=zone)
+
+
+def _not_aligned(names: str) -> Refusal:
+    message = Message("the free devices for claim {names} are not in the NUMA zones of the pod's CPUs", names=names)
+    return Refusal("DevicesNotAligned", message, tuple(names.split(", ")))
 
 
 def _prepare_claims(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
@@ -118,7 +184,8 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
             refused.append((Refusal("DevicesElsewhere", message, (found.name,), verdict=None), away))
     if still_open and only is None:
         refused += _without(still_open, state)
-    return _PreparedClaims(refused, still_open)
+    names = ", ".join(use.claim for use in request.shape.devices)
+    return _PreparedClaims(refused, still_open, names)
 
 
 def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:

@@ -10,7 +10,8 @@ nodes with topology awareness enabled. With `pods` "whole-cpus", (2) applies on 
 pins the CPUs of a pod, the plugin only predicts the kubelet's choice.
     exclusive, immovable   whole CPUs of each zone, in the order `spread` or `pack`
     numa                   the shared CPUs of the zones;  none   amounts of the zones, no pinned CPUs
-`gpu-fit` prefers GPUs in the chosen zone. With `cards` "require", the pod fits only if the zone has these GPUs.
+`gpu-fit` prefers GPUs in the chosen zone. With `cards` "require", the pod fits only if the zone has these GPUs. The
+zones are chosen together with the devices of resource claims (`engine.numa.device_zones`).
 Source: cassini (Tencent 2022); gocrane crane-scheduler `pkg/plugins/noderesourcetopology`.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -34,15 +35,14 @@ from hetsched.engine.cluster.columns import UNKNOWN, Bools, Ints, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import LoopReserve
 from hetsched.engine.framework.registry import plugin
-from hetsched.engine.framework.request import Request, StateKey
+from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import SKIP, Refusal, Skip
 from hetsched.engine.numa.cpu_grants import pinned, shared
+from hetsched.engine.numa.device_zones import CPU_ZONES, CpuZones, chosen_zones
 from hetsched.engine.numa.kubelet_admission import KubeletAdmission
 from hetsched.engine.numa.resource_managers import SMT_ALIGNMENT_ERROR
 from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR
 from hetsched.engine.numa.zone_demand import MEMO, Share, ZoneDemand
-
-_PREPARED: StateKey[_PreparedDemand] = StateKey("numa-fit")
 
 CAPACITY_UNREADABLE = Refusal(
     ZONE_PROBLEM,
@@ -85,11 +85,6 @@ class NumaFitParams(Params, frozen=True):
     ] = "asking"
 
 
-class _PreparedDemand(NamedTuple):
-    demand: ZoneDemand | None
-    admission: KubeletAdmission | None
-
-
 @plugin(
     "numa-fit",
     summary="Select NUMA zones and CPUs; exclude nodes whose kubelet would reject the pod.",
@@ -105,30 +100,35 @@ class NumaFit:
         return self.params.memory
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip:
-        params, shape = self.params, request.shape
-        if shape.numa is None and not shape.containers:
-            return SKIP
-        demand = ZoneDemand.of(
-            shape,
-            state,
-            everyone=params.pods == "whole-cpus",
-            memory=params.memory,
-            local=params.cards == "require",
-        )
-        admission = KubeletAdmission.of(shape, state)
-        request.memo[MEMO] = demand
-        if demand is None and admission is None:
-            return SKIP
-        request.memo[_PREPARED] = _PreparedDemand(demand, admission)
-        return None
+        cpus = self.cpu_zones(request, state)
+        return SKIP if cpus.demand is None and cpus.admission is None else None
+
+    def cpu_zones(self, request: Request, state: ClusterState) -> CpuZones:
+        """Return the inputs of the zones of a pod's CPUs; they are computed once for each request."""
+        found = request.memo.get(CPU_ZONES)
+        if found is None:
+            params, shape = self.params, request.shape
+            found = CpuZones(None, None)
+            if shape.numa is not None or shape.containers:
+                demand = ZoneDemand.of(
+                    shape,
+                    state,
+                    everyone=params.pods == "whole-cpus",
+                    memory=params.memory,
+                    local=params.cards == "require",
+                )
+                found = CpuZones(demand, KubeletAdmission.of(shape, state))
+            request.memo[CPU_ZONES] = found
+            request.memo[MEMO] = found.demand
+        return found
 
     def filter(self, request: Request, nodes: Window) -> Bools:
-        demand, admission = request.memo[_PREPARED]
+        demand, admission = request.memo[CPU_ZONES]
         fits: Bools = np.ones(nodes.n, np.bool_) if demand is None else demand.fits(nodes)
         return fits if admission is None else fits & admission.admits(nodes)
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
-        demand, admission = request.memo[_PREPARED]
+        demand, admission = request.memo[CPU_ZONES]
         remaining: Bools = np.ones(nodes.n, np.bool_)
         for refusal, rows in (*_zone_refusals(demand, nodes), *_kubelet_refusals(admission, nodes)):
             if (remaining & rows).any():
@@ -136,30 +136,31 @@ class NumaFit:
             remaining = remaining & ~rows
 
     def waits(self, request: Request) -> Message:
-        demand: ZoneDemand | None = request.memo[_PREPARED].demand
+        demand: ZoneDemand | None = request.memo[CPU_ZONES].demand
         if demand is None:
             return Message("a node whose kubelet would admit the pod")
         return Message("a node with {cpu} free CPUs in suitable NUMA zones", cpu=format_amount(CPU, demand.cpu_millis))
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
-        asked = request.memo.get(_PREPARED)
-        if asked is None:
+        cpus = request.memo.get(CPU_ZONES)
+        if cpus is None:
             return None
         request.near_cards = None
         node = Window(state.columns, np.array([row], np.intp))
         aligned: tuple[int, ...] = ()
-        if asked.admission is not None:
-            for refusal, rows in _kubelet_refusals(asked.admission, node):
+        if cpus.admission is not None:
+            for refusal, rows in _kubelet_refusals(cpus.admission, node):
                 if rows[0]:
                     return refusal
-            _, verdicts = asked.admission.verdicts(node)
+            _, verdicts = cpus.admission.verdicts(node)
             aligned = verdicts[0].aligned if verdicts else ()
-        demand = asked.demand
+        demand = cpus.demand
         shares: list[Share] = []
         if demand is not None and demand.bound[node.static("topology_setup")[0]]:
-            shares = demand.choose(node, _only(aligned, node) if aligned else demand.near(node)[:, 0])
-            if not shares:
+            choice = chosen_zones(cpus, request, row, state)
+            if choice is None:
                 return CHANGED
+            shares = choice.shares
         near = aligned or tuple(share.position for share in shares)
         if near:
             request.near_cards = frozenset(np.flatnonzero(np.isin(node.static("card_zone")[:, 0], near)).tolist())
@@ -180,12 +181,6 @@ class NumaFit:
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """Do nothing: the zones and CPUs are released when the assumed pod is removed."""
-
-
-def _only(positions: tuple[int, ...], node: Window) -> Bools:
-    chosen: Bools = np.zeros(node.columns.layout.zones, np.bool_)
-    chosen[list(positions)] = True
-    return chosen
 
 
 def _zone_refusals(demand: ZoneDemand | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:

@@ -15,6 +15,7 @@ Source: kube-scheduler's DefaultPreemption; scheduler-plugins, KEP-9 "Capacity s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 import msgspec
@@ -71,7 +72,7 @@ def _may_preempt(pod: PodSpec) -> bool:
 )
 class Preemption:
     params: PreemptionParams
-    peers: frozenset[str] = frozenset()
+    peers: Collection[str] = ()
     evicts_lower_priority = True
 
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
