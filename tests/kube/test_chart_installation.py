@@ -128,8 +128,15 @@ def installation(plane: ControlPlane, tmp_path: Path) -> Iterator[Installation]:
             yield made
         finally:
             made.helm("uninstall", "live")
-            plane.call("DELETE", "/api/v1/namespaces/hetsched/persistentvolumeclaims/live-hetsched")
+            delete_claim(plane, "live-hetsched")
             access.wait_until_guarded(plane, guarded=False)
+
+
+def delete_claim(plane: ControlPlane, name: str) -> None:
+    """Delete a volume claim. No controller removes its finalizer here, and other tests apply a claim of this name."""
+    path = f"/api/v1/namespaces/hetsched/persistentvolumeclaims/{name}"
+    plane.call("PATCH", path, {"metadata": {"finalizers": None}}, content="application/merge-patch+json")
+    plane.call("DELETE", path)
 
 
 def bind_elsewhere(api: Api, name: str, node: str) -> None:
@@ -224,4 +231,4 @@ def test_generated_secret_is_kept_on_upgrades(plane: ControlPlane, tmp_path: Pat
     finally:
         release.helm("uninstall", "live")
         plane.call("DELETE", path)
-        plane.call("DELETE", "/api/v1/namespaces/hetsched/persistentvolumeclaims/live-hetsched-postgresql")
+        delete_claim(plane, "live-hetsched-postgresql")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs("postgres")
 # The last migration of each app in the last release.
 RELEASED = {
     "access": "0005_accounts",
-    "inventory": "0024_device_shares",
+    "inventory": "0025_stored_tokens",
     "journal": "0004_message_columns",
     "placement": "0029_history_indexes",
     "policies": "0008_message_columns",

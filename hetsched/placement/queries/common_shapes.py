@@ -83,8 +83,11 @@ def _examples() -> list[CommonShape]:
 
 
 def _reduce(shape: Shape) -> Shape:
-    """Reduce a shape to the fields that decide whether a copy fits; expected usage only affects the choice of node."""
-    return msgspec.structs.replace(alone(shape), expected_usage=(), load_profile="")
+    """Reduce a shape to the fields that decide whether a copy fits.
+
+    Expected usage and the names of images only affect the choice of node.
+    """
+    return msgspec.structs.replace(alone(shape), expected_usage=(), load_profile="", images=())
 
 
 def _pod_of(shape: Shape, labels: dict[str, str]) -> PodSpec:
