@@ -41,9 +41,9 @@ def main() -> int:
     parser.add_argument("--base", help="base of the images, instead of the Python image of the Dockerfile")
     arguments = parser.parse_args()
     images = [name for name in arguments.images.split(",") if name]
+    if reason := reason_against(images):
+        parser.error(reason)
     try:
-        if reason := reason_against(images):
-            raise ReleaseError(reason)
         build(arguments.out)
         if arguments.check:
             compare(arguments.out)

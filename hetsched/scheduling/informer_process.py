@@ -1,8 +1,8 @@
 """The process that watches live clusters, `python -m django watch`: one informer thread per leased cluster.
 
-Every `POLL_SECONDS` it starts informers for clusters without one, and passes renewed tokens to running informers. A
-failure of an informer is recorded on the connection of its cluster, and the informer is restarted. The liveness check
-passes while every informer completes its iterations.
+Every `POLL_SECONDS` it starts informers for clusters without one, and every `TOKEN_SECONDS` it passes renewed tokens to
+running informers. A failure of an informer is recorded on the connection of its cluster, and the informer is restarted.
+The liveness check passes while every informer completes its iterations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .informer_host import InformerHost
 from .leader_election import leadership
 
 POLL_SECONDS = 1.0  # a standby acquires a released lease within this time
-RETRY_SECONDS = 5.0
+TOKEN_SECONDS = RETRY_SECONDS = 5.0
 STUCK_SECONDS = 120.0
 COLLECT_AFTER = (50_000, 10, 10)  # thresholds of `gc`: few objects are in cycles, most are long-lived
 log = structlog.get_logger(__name__)
@@ -51,9 +51,13 @@ def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
 def _run_until_ended(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     threads: dict[int, threading.Thread] = {}
     holder = f"{socket.gethostname()}/{os.getpid()}"
+    tokens_due_at = time.monotonic()
     while not ended.is_set():
         try:
             _start_informers(threads, holder, api_of, ended)
+            if time.monotonic() >= tokens_due_at:
+                tokens_due_at = time.monotonic() + TOKEN_SECONDS
+                _update_tokens(threads, api_of)
         except DatabaseError as error:
             log.warning("the list of clusters cannot be read", reason=str(error))
         database.close()
@@ -71,7 +75,6 @@ def _start_informers(
     for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
         thread = threads.get(cluster.pk)
         if thread is not None and thread.is_alive():
-            _update_token(cluster, api_of)
             continue
         lease = following.take(cluster.pk, holder)
         if lease is not None:
@@ -81,12 +84,13 @@ def _start_informers(
             threads[cluster.pk].start()
 
 
-def _update_token(cluster: Cluster, api_of: Callable[[Cluster], Api]) -> None:
-    """Let the client of a running informer use a renewed token."""
-    try:
-        api_of(cluster)
-    except InputError as error:  # the informer reports an unusable connection itself
-        log.warning("connection cannot be read", cluster=cluster.name, reason=str(error))
+def _update_tokens(threads: dict[int, threading.Thread], api_of: Callable[[Cluster], Api]) -> None:
+    """Let the clients of running informers use renewed tokens."""
+    for cluster in Cluster.objects.filter(pk__in=[pk for pk, thread in threads.items() if thread.is_alive()]):
+        try:
+            api_of(cluster)
+        except InputError as error:  # the informer reports an unusable connection itself
+            log.warning("connection cannot be read", cluster=cluster.name, reason=str(error))
 
 
 def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
