@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ import msgspec
 import structlog
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
+from django.db import Error as DatabaseError
 from django.db import close_old_connections, connection, transaction
 from django.utils import timezone
 
@@ -41,6 +42,7 @@ GROUP = "live"
 MESSAGE_TYPE = "live.events"
 _MESSAGE_EVENTS = 200
 _BATCH_SECONDS = 0.1
+_MARK_SECONDS = 0.7  # well below the two seconds after which `relay` sends an event without a mark again
 _LAST_SECONDS = 2.0
 GIVEN_UP_AFTER = timedelta(minutes=1)
 
@@ -137,33 +139,59 @@ def start_background_sender() -> None:
 
 
 def _send_all(waiting: _Waiting) -> None:
-    """Send queued events over one connection, with one message for all events of a short interval; stop at None."""
+    """Send queued events over one connection, with one message for all events of a short interval; stop at None.
+
+    Sent events are marked in groups, because each mark is a transaction that delays those of the scheduler.
+    """
     loop = asyncio.new_event_loop()
     batch: list[OutboxEvent] | None = []
+    sent: list[OutboxEvent] = []
+    marked_at = time.monotonic()
     while batch is not None:
-        batch = waiting.get()
-        events = list(batch or ())
-        time.sleep(_BATCH_SECONDS if batch is not None else 0)
+        events: list[OutboxEvent] = []
+        with suppress(queue.Empty):
+            batch = waiting.get(timeout=max(0.0, marked_at + _MARK_SECONDS - time.monotonic()) if sent else None)
+            events += batch or ()
+        time.sleep(_BATCH_SECONDS if events and batch is not None else 0)
         while not waiting.empty():
             more = waiting.get()
             events += more or ()
             batch = more if more is None else batch
+        if events and _try_to_send(events, loop.run_until_complete):
+            marked_at = marked_at if sent else time.monotonic()
+            sent += events
+        if sent and (batch is None or time.monotonic() - marked_at >= _MARK_SECONDS):
+            _mark(sent)
+            sent = []
         if events:
-            _send_and_mark(events, loop.run_until_complete)
             close_old_connections()
     connection.close()
     loop.close()
 
 
-def _send_and_mark(events: list[OutboxEvent], run: Callable[[Any], Any] | None = None) -> bool:
-    """Send committed events and mark them as sent; on failure `relay` sends them. `run` runs an awaitable."""
+def _send_and_mark(events: list[OutboxEvent]) -> bool:
+    """Send committed events and mark them as sent; on failure `relay` sends them."""
+    return _try_to_send(events) and _mark(events)
+
+
+def _try_to_send(events: list[OutboxEvent], run: Callable[[Any], Any] | None = None) -> bool:
+    """Send committed events; return False on failure. `run` runs an awaitable."""
     try:
         _send(events, run)
+    except Exception as error:  # any error of the channel layer: the periodic task retries
+        log.warning("live events not sent", events=len(events), error=repr(error))
+        return False
+    return True
+
+
+def _mark(events: list[OutboxEvent]) -> bool:
+    """Mark events as sent; return False on failure, after which `relay` sends them again."""
+    try:
         with write_lock():
             for some in batched([event.pk for event in events]):
                 OutboxEvent.objects.filter(pk__in=some).update(published_at=timezone.now())
-    except Exception as error:  # any error of the channel layer or the database: the periodic task retries
-        log.warning("live events not sent", events=len(events), error=repr(error))
+    except DatabaseError as error:
+        log.warning("live events not marked as sent", events=len(events), error=repr(error))
         return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -121,6 +122,37 @@ def test_only_events_that_were_sent_long_ago_are_pruned() -> None:
         OutboxEvent.objects.filter(pk=event.pk).update(created_at=now - timedelta(hours=age))
     assert publishing.prune() == 1
     assert set(OutboxEvent.objects.values_list("topic", flat=True)) == {"unsent", "new"}
+
+
+def test_background_sender_sends_at_once_and_marks_events_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: list[list[str]] = []
+    mark = publishing._mark
+    monkeypatch.setattr(publishing, "_MARK_SECONDS", 60.0)
+    monkeypatch.setattr(
+        publishing, "_mark", lambda events: (marked.append([event.topic for event in events]), mark(events))[1]
+    )
+    layer, channel = _listening()
+    with publishing.background_sender():
+        for topic in ("a", "b"):
+            with transaction.atomic():
+                publish(topic, {})
+            until = time.monotonic() + 10
+            while not _received(layer, channel):
+                assert time.monotonic() < until
+        assert marked == []
+    assert marked == [["a", "b"]]
+    assert not OutboxEvent.objects.filter(published_at=None).exists()
+
+
+def test_background_sender_marks_the_last_events_without_further_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "_MARK_SECONDS", 0.05)
+    with publishing.background_sender():
+        with transaction.atomic():
+            publish("a", {})
+        until = time.monotonic() + 10
+        while OutboxEvent.objects.filter(published_at=None).exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 def _refuses(monkeypatch: pytest.MonkeyPatch, topic: str) -> list[str]:

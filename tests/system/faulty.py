@@ -137,7 +137,7 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)
     points.around(binding_cycle, "apply_while_binding", before="c5")
-    points.around(publish, "_send_and_mark", before="c6")
+    points.around(publish, "_try_to_send", before="c6")
     points.around(publish, "_send", after="c7")
     points.around(Leases, "renew", before="c11")
     points.around(follower, "apply_changes", before="c8", when=_frees)
