@@ -41,12 +41,14 @@ def _reset_process_state() -> Iterator[None]:
     yield
     logging.root.handlers[:] = handlers
     translation.deactivate()
-    cache, queue, counting = (
+    cache, queue, counting, effects = (
         sys.modules.get(f"hetsched.placement.{name}")
-        for name in ("scheduler_cache", "scheduling_queue.active_queue", "queries.pod_counts")
+        for name in ("scheduler_cache", "scheduling_queue.active_queue", "queries.pod_counts", "due_effects")
     )
     if cache is not None:
         cache._caches.clear()
+    if effects is not None:
+        effects._committed.clear()
     if queue is not None:
         queue._orders.clear()  # the next row gets the ID of a rolled-back row, and so its position in the order
     rates = sys.modules.get("web.api.rates")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -198,6 +200,56 @@ def test_effects_of_two_transactions_are_written_together(cluster: Cluster, leas
     place(lease, a_pod("b").cpu(2))
     write_placement_effects(cluster.pk)
     assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (3000, 2)
+
+
+Commits = Callable[..., AbstractContextManager[Any]]  # runs on-commit callbacks; tests never commit
+
+
+def written_effects(cluster: Cluster) -> tuple[Any, ...]:
+    """Write the effects of all placements; return what they changed, and the statements that read reservations."""
+    with CaptureQueriesContext(connection) as queries:
+        write_placement_effects(cluster.pk)
+    node, feed = Node.objects.get(), OutboxEvent.objects.filter(topic="decisions").latest("id").data
+    return (
+        (node.requested["cpu"], node.pods),
+        sorted(Workload.objects.values_list("name", "state")),
+        list(Pod.objects.filter(decision=None)),
+        sorted((entry["pod"], entry["node"], entry["summary"]) for entry in feed.values()),
+        [query["sql"] for query in queries if 'FROM "placement_reservation"' in query["sql"]],
+    )
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_effects_do_not_depend_on_the_process(
+    cluster: Cluster, lease: Lease, django_capture_on_commit_callbacks: Commits, is_same_process: bool
+) -> None:
+    for name, cpus in (("a", 1), ("b", 2)):
+        with django_capture_on_commit_callbacks(execute=is_same_process):
+            place(lease, a_pod(name).cpu(cpus))
+    load, workloads, undecided, feed, read = written_effects(cluster)
+    assert (load, undecided) == ((3000, 2), [])
+    assert workloads == [("a", "binding"), ("b", "binding")]
+    assert feed == sorted((f"default/{row.pod_name}", "n1", str(row.summary)) for row in Decision.objects.all())
+    assert len(read) == (0 if is_same_process else 1)
+
+
+def test_placements_of_another_process_are_read(
+    cluster: Cluster, lease: Lease, django_capture_on_commit_callbacks: Commits
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        place(lease, a_pod("a").cpu(1))
+    place(lease, a_pod("b").cpu(2))  # without its callbacks, as if another process had committed it
+    assert written_effects(cluster)[0] == (3000, 2)
+
+
+def test_effects_of_a_placement_after_those_of_another_are_written_once(
+    cluster: Cluster, lease: Lease, django_capture_on_commit_callbacks: Commits
+) -> None:
+    for name in ("a", "b"):
+        with django_capture_on_commit_callbacks(execute=True):
+            place(lease, a_pod(name).cpu(1))
+        write_placement_effects(cluster.pk)  # without its callbacks: the placements stay in memory
+    assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (2000, 2)
 
 
 def test_end_of_a_pod_without_written_effects_leaves_no_load(cluster: Cluster, lease: Lease) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test import TestCase
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.placement import dispatch
@@ -60,7 +61,8 @@ class PodPath:
     def walk(self, name: str, count: int) -> dict[str, Sequence[str]]:
         """Take `count` pods that fit and `count` pods that do not along their paths; return each step's statements."""
         fitting, large = some_pods(name, count, 0.5), some_pods(f"{name}-large", count, 9)
-        found = {"place arriving pods": statements_of(lambda: self.arrivals.place(fitting, self.lease, 1))}
+        with TestCase.captureOnCommitCallbacks(execute=True):  # the process keeps its committed placements
+            found = {"place arriving pods": statements_of(lambda: self.arrivals.place(fitting, self.lease, 1))}
         bound = list(Pod.objects.filter(name__in=[pod.name for pod in fitting]).values_list("id", flat=True))
         assert len(bound) == count
         found["confirm bindings and write effects"] = statements_of(lambda: confirm(self.cluster.pk, bound))

@@ -20,7 +20,6 @@ from django.db.models import Count
 from django.utils import timezone
 
 from hetsched.contracts.message import Message, to_column
-from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
@@ -44,8 +43,9 @@ from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import WORKLOADS, move_pods
 from hetsched.storage.statements import change_many
 
+from ..due_effects import due_placements
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
-from ..models import Decision, Eviction, Nomination, Pod, Reservation, SubmittedObject, Workload
+from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
 from ..notifications.callbacks import enqueue_deliveries
 from ..reservation_ledger import ReservedPod, end, insert
 from ..scheduling_queue.decision_time import add_used_seconds
@@ -81,6 +81,7 @@ class ClusterTransaction:
         self._loads: dict[int, Load] = defaultdict(Load)
         self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
         self._columns: set[str] = set()  # cluster columns that `close` writes
+        self._decisive_revision = cluster.decisive_revision  # before this transaction
         self.gone_node_ids: list[int] = []  # after `close`: IDs of deleted nodes without pods
 
     @property
@@ -216,8 +217,7 @@ class ClusterTransaction:
         if since is None:
             return []
         # Leave out the current revision: `reserve` has added the effects of this transaction's own reservations.
-        rows = Reservation.objects.filter(cluster=self.cluster, revision__range=(since, self.cluster.revision - 1))
-        placed = [_Placement(*columns) for columns in rows.order_by("id").values_list(*_PLACEMENT)]
+        placed, decisions = due_placements(self.cluster, since, self._decisive_revision)
         change_many(_DECIDED_BY, [(placement.decision_id, placement.pod_id) for placement in placed])
         pods_of: dict[str, int] = defaultdict(int)
         for placement in placed:
@@ -236,6 +236,8 @@ class ClusterTransaction:
         self.cluster.effects_due_since = None
         self._columns.add("effects_due_since")
         # Return only as many decisions as the feed shows.
+        if decisions is not None:
+            return decisions[-LATEST:]
         latest = Decision.objects.filter(pk__in=sorted(placement.decision_id for placement in placed)[-LATEST:])
         return list(latest.defer("allocation", "reasons", "top", "evictions", "waits_for").order_by("id"))
 
@@ -274,25 +276,6 @@ class ClusterTransaction:
         return True
 
 
-class _Placement(NamedTuple):
-    """The columns of a reservation, its pod and the pod's decision that `_write_placement_effects` reads."""
-
-    pod_id: int
-    node_id: int
-    requests: dict[str, int]
-    allocation: Allocation
-    created_at: datetime
-    namespace: str
-    name: str
-    workload_id: str
-    decision_id: int
-
-
-# `record_placed_arrivals` inserts exactly one decision for each of these pods.
-_PLACEMENT = (
-    "pod_id", "node_id", "requests", "allocation", "created_at", "pod__namespace", "pod__name", "pod__workload_id",
-    "pod__decisions__id",
-)  # fmt: skip
 _DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s"  # noqa: S608
 
 

@@ -35,6 +35,7 @@ from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_
 from hetsched.policies.documents import TOPIC as POLICIES
 from hetsched.storage.hot_statements import POD_DOCUMENTS
 from hetsched.storage.snapshot_read import consistent_reads
+from hetsched.storage.statements import fetch
 
 DECISIONS = "decisions"
 LATEST = 50
@@ -165,7 +166,8 @@ def decisions_patch(cluster: Cluster, new: Sequence[Decision]) -> Document:
 
 
 def _newest(count: int) -> list[int]:
-    return list(Decision.objects.order_by("-id").values_list("id", flat=True)[:count])
+    """Return the newest IDs; the statement skips the ORM because each transaction with decisions runs it."""
+    return [pk for (pk,) in fetch(f"SELECT id FROM {Decision._meta.db_table} ORDER BY id DESC LIMIT %s", [count])]  # noqa: S608
 
 
 # -- whole documents ---------------------------------------------------------------------------------------------------

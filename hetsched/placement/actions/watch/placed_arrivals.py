@@ -31,7 +31,7 @@ from hetsched.placement.scheduling_result import Result
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.write_lock import write_transaction
 
-from ... import dispatch
+from ... import dispatch, due_effects
 from ..change import ClusterTransaction
 from ..decisions import check_policies, decision_row, reserved_pod
 from ..submissions import build_workload
@@ -65,8 +65,10 @@ def record_placed_arrivals(
             now = cluster.locked_at
             _insert_pods(cluster, arrivals, now)
             results = [_with_ids(pod, result) for pod, result in arrivals]
-            insert([decision_row(cluster, result, revision, snapshot, now) for result in results])
-            insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
+            decisions = [decision_row(cluster, result, revision, snapshot, now) for result in results]
+            insert(decisions)
+            reservations = insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
+            due_effects.keep(cluster, epoch, reservations, decisions)
             dispatch.wake(cluster_id, dispatch.REPORT)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(arrivals)) from error
