@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any, TypeVar
 
 from django.db import connection, models
@@ -18,7 +17,7 @@ from django.db.models.base import ModelState
 from django.utils import timezone
 
 from .json_fields import StructField, written
-from .statements import change, change_many, fetch
+from .statements import change, change_many, fetch, own
 
 _MOST_VALUES = 30_000  # SQLite accepts 32,766 values in one statement
 _MOST_ROWS = 1000
@@ -55,28 +54,22 @@ def insert(rows: Sequence[models.Model]) -> None:
     """Insert rows of one model and set the IDs that the database generates."""
     if not rows:
         return
-    model = type(rows[0])
-    names, columns, writes, generated = _columns(model, connection.vendor)
-    line = f"({', '.join(['%s'] * len(columns))})"
-    head = f"INSERT INTO {model._meta.db_table} ({', '.join(columns)}) VALUES "  # noqa: S608 - names of our own
-    end = " RETURNING id" if generated else ""
-    size = min(_MOST_ROWS, _MOST_VALUES // len(columns))
-    plan = list(zip(names, writes, strict=True))
-    for start in range(0, len(rows), size):
-        part = rows[start : start + size]
+    db = own()
+    columns = _columns(type(rows[0]), db.vendor)
+    for start in range(0, len(rows), columns.most_rows):
+        part = rows[start : start + columns.most_rows]
         values = [
-            [held[name] if write is None else write(held[name]) for name, write in plan]
+            held[name] if write is None else write(held[name])
             for held in (row.__dict__ for row in part)
+            for name, write in columns.plan
         ]
-        sql, flat = head + ", ".join([line] * len(part)) + end, list(chain.from_iterable(values))
-        if not generated:
-            change(sql, flat)
-            continue
-        for row, (pk,) in zip(part, fetch(sql, flat), strict=True):
-            row.pk = pk
-    alias = connection.alias
+        if columns.is_generated:
+            for row, (pk,) in zip(part, fetch(columns.insert_sql(len(part)), values), strict=True):
+                row.pk = pk
+        else:
+            change(columns.insert_sql(len(part)), values)
     for row in rows:
-        row._state.adding, row._state.db = False, alias
+        row._state.adding, row._state.db = False, db.alias
 
 
 def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
@@ -86,31 +79,47 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
     model = type(rows[0])
     key = model._meta.pk
     assert key is not None
-    plan = [one for one in zip(*_columns(model, connection.vendor)[:3], strict=True) if one[0] in names]
+    columns = _columns(model, own().vendor)
+    chosen = [place for place, (name, _) in enumerate(columns.plan) if name in names]
+    plan = [columns.plan[place] for place in chosen]
     values = [
-        [*(getattr(row, name) if write is None else write(getattr(row, name)) for name, _, write in plan), row.pk]
+        [*(getattr(row, name) if write is None else write(getattr(row, name)) for name, write in plan), row.pk]
         for row in rows
     ]
-    places = ", ".join(f"{column} = %s" for _, column, _ in plan)
+    places = ", ".join(f"{columns.names[place]} = %s" for place in chosen)
     sql = f"UPDATE {model._meta.db_table} SET {places} WHERE {key.column} = %s"  # noqa: S608 - names of our own
     change_many(sql, values)
 
 
+class _Columns:
+    """The columns of a model on one kind of database, without an ID that the database generates.
+
+    `plan` contains the attribute and the value conversion of each column.
+    """
+
+    def __init__(self, model: type[models.Model]) -> None:
+        ops = connection.ops
+        moment = _adapter(ops)
+        fields: list[Any] = list(model._meta.concrete_fields)
+        self.is_generated = isinstance(model._meta.pk, models.AutoField)
+        if self.is_generated:
+            fields.remove(model._meta.pk)
+        self.names = [ops.quote_name(field.column) for field in fields]
+        self.plan: list[tuple[str, Write | None]] = [(field.attname, _write(field, moment)) for field in fields]
+        self.most_rows = min(_MOST_ROWS, _MOST_VALUES // len(fields))
+        self._line = f"({', '.join(['%s'] * len(fields))})"
+        self._head = f"INSERT INTO {model._meta.db_table} ({', '.join(self.names)}) VALUES "
+        self._end = " RETURNING id" if self.is_generated else ""
+        self._single = self._head + self._line + self._end
+
+    def insert_sql(self, rows: int) -> str:
+        """Return the statement that inserts this number of rows."""
+        return self._single if rows == 1 else self._head + ", ".join([self._line] * rows) + self._end
+
+
 @lru_cache(maxsize=64)
-def _columns(model: type[models.Model], vendor: str) -> tuple[list[str], list[str], list[Write | None], bool]:
-    """Return a model's attributes, columns and value conversions, and True if the database generates the ID."""
-    ops = connection.ops
-    moment = _adapter(ops)
-    fields: list[Any] = list(model._meta.concrete_fields)
-    generated = isinstance(model._meta.pk, models.AutoField)
-    if generated:
-        fields.remove(model._meta.pk)
-    return (
-        [f.attname for f in fields],
-        [ops.quote_name(f.column) for f in fields],
-        [_write(f, moment) for f in fields],
-        generated,
-    )
+def _columns(model: type[models.Model], vendor: str) -> _Columns:
+    return _Columns(model)
 
 
 def _write(field: Any, moment: Write) -> Write | None:

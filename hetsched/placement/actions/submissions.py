@@ -229,8 +229,8 @@ def build_workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: st
     now = timezone.now()
     namespaces = {pod.namespace for pod in pods}
     first = pods[0].spec
-    return Workload(
-        cluster=cluster,
+    row = new(
+        Workload,
         namespace=namespaces.pop() if len(namespaces) == 1 else "",
         name=name or first.controller.rpartition("/")[2] or first.name,
         priority=max(pod.priority for pod in pods),
@@ -240,6 +240,8 @@ def build_workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: st
         created_at=now,
         **made,
     )
+    row.cluster = cluster
+    return row
 
 
 def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
