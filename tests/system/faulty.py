@@ -22,23 +22,22 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "HETSCHED_TEST_FAULT"
-# Points at which a process dies, in the order of a pod's lifecycle; `amid` and `after` are positions relative to the
-# step.
+# Points at which a process dies, in the order of a pod's lifecycle.
 POINTS = {
-    "c12": "a follower that listed everything is about to write it",
+    "c12": "everything listed, not written",
     "c1": "decided, nothing written",
-    "c2": "amid the rows of a reservation",
+    "c2": "some rows of a reservation inserted",
     "c3": "committed, not bound yet",
     "c13": "committed and bound, effects not written yet",
     "c14": "effects written, not committed yet",
-    "c10": "two of a gang are bound, the others not",
-    "c4": "a binding was sent, its answer is not read",
-    "c5": "the answer is read, and not written",
-    "c6": "bound, and nobody is told",
-    "c7": "told, and that is not written",
-    "c11": "amid the renewal of a lease",
-    "c8": "an end is seen, nothing is freed",
-    "c9": "freed, and nobody is told",
+    "c10": "two members of a gang bound, the others not",
+    "c4": "binding sent, response not read",
+    "c5": "response read, result not recorded",
+    "c6": "bound, live events not sent",
+    "c7": "live events sent, not marked as sent",
+    "c11": "renewal of a lease begun",
+    "c8": "end of a pod received, resources not freed",
+    "c9": "resources freed, waiting pods not woken",
 }
 OFTEN = frozenset({"c2", "c4", "c10", "c11"})  # points that one batch visits more than once
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -120,7 +119,7 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.journal import publish
     from hetsched.placement.actions.change import ClusterTransaction
-    from hetsched.scheduling import arrivals, binding_cycle, scheduling_loop
+    from hetsched.scheduling import arrivals, binding_cycle, bindings_in_flight, scheduling_loop
     from hetsched.scheduling import informer as follower
     from hetsched.scheduling.leases import Leases
     from hetsched.storage import bulk_rows as rows
@@ -137,6 +136,7 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)
     points.around(binding_cycle, "apply_while_binding", before="c5")
+    points.around(bindings_in_flight, "confirm", before="c5")
     points.around(publish, "_try_to_send", before="c6")
     points.around(publish, "_send", after="c7")
     points.around(Leases, "renew", before="c11")
