@@ -29,6 +29,7 @@ from hetsched.placement.actions import Conflict, confirm
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import HOLDING, State
 from hetsched.placement.models import Pod
+from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_result import Result
 
 from . import binding_cycle
@@ -38,7 +39,7 @@ from .leases import Lease
 # milliseconds only. Under load all of them are written after CONFIRM_SECONDS.
 CONFIRM_SECONDS = 0.5
 CONFIRM_AT_ONCE = 200
-CONFIRM_IDLE = 25
+CONFIRM_IDLE = 10
 RETAIN_SECONDS = 30.0
 DRAIN_SECONDS = 10.0
 _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
@@ -272,7 +273,7 @@ class BindingsInFlight:
             return False
         is_written = True
         try:
-            confirm(self._cluster.pk, pods)
+            cache_of(self._cluster.pk).mark_unchanged(confirm(self._cluster.pk, pods))
             bound_ids = set(pods)
         except Conflict:
             is_written = False

@@ -213,7 +213,7 @@ class InformerHost:
         """Write the effects of committed placements on other rows, unless another transaction wrote them already."""
         if self._effects_due_at is not None and now >= self._effects_due_at:
             self._effects_due_at = None
-            write_placement_effects(self._cluster.pk)
+            self._loop.cache.mark_unchanged(write_placement_effects(self._cluster.pk))
 
     def _report_later(self) -> None:
         if self._unreported_since is None:

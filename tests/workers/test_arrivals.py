@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,7 +12,10 @@ import msgspec
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from kubernetes import client
 
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.inventory.models import Cluster, Connection, Node
@@ -22,8 +27,9 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_result import Result
-from hetsched.scheduling import arrivals
+from hetsched.scheduling import arrivals, binding_cycle
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
+from hetsched.scheduling.bindings_in_flight import BindingsInFlight
 from hetsched.scheduling.leases import Lease
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import PodBuilder, a_node, a_pod
@@ -250,6 +256,25 @@ def test_effects_of_a_placement_after_those_of_another_are_written_once(
             place(lease, a_pod(name).cpu(1))
         write_placement_effects(cluster.pk)  # without its callbacks: the placements stay in memory
     assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (2000, 2)
+
+
+def test_confirmation_of_a_binding_keeps_the_cached_state(
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(api: Any, name: str, request: BindingRequest, **_: Any) -> BindingOutcome:
+        return BindingOutcome(request.pod_id, BindingResult.BOUND)
+
+    monkeypatch.setattr(binding_cycle, "write", write)
+    with ThreadPoolExecutor(1) as threads:
+        bindings = BindingsInFlight(cluster, Api(client.Configuration()), threads, lambda lease: True)
+        bindings.start(lease, place(lease, a_pod("a").cpu(1)))
+    bindings.take_results()
+    assert bindings.confirm_due(time.monotonic(), is_idle=True)
+    assert Pod.objects.get().state == "bound"
+    with CaptureQueriesContext(connection) as queries:
+        place(lease, a_pod("b").cpu(1))
+    assert not [query["sql"] for query in queries if 'FROM "placement_reservation"' in query["sql"]]
+    assert_state_agrees(cluster)
 
 
 def test_end_of_a_pod_without_written_effects_leaves_no_load(cluster: Cluster, lease: Lease) -> None:

@@ -37,7 +37,7 @@ RETRIED = frozenset({State.NOT_NOW, State.NEVER_FITS, State.FAILED})
 
 
 def begin_binding(cluster_id: int, pod_ids: Iterable[int]) -> int:
-    """Mark these placements as being bound; return how many pods changed.
+    """Mark these placements as being bound; return the revision of the commit.
 
     Raises: Conflict if a pod is not placed any more.
     """
@@ -45,7 +45,7 @@ def begin_binding(cluster_id: int, pod_ids: Iterable[int]) -> int:
 
 
 def confirm(cluster_id: int, pod_ids: Iterable[int]) -> int:
-    """Record that the cluster accepted these bindings; return how many pods changed.
+    """Record that the cluster accepted these bindings; return the revision of the commit.
 
     Raises: Conflict.
     """
@@ -53,7 +53,7 @@ def confirm(cluster_id: int, pod_ids: Iterable[int]) -> int:
 
 
 def start(cluster_id: int, pod_ids: Iterable[int]) -> int:
-    """Record that these pods are running; return how many pods changed.
+    """Record that these pods are running; return the revision of the commit.
 
     Raises: Conflict.
     """
@@ -67,7 +67,7 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> int:
         columns = {"started_at": change.now} if to is State.RUNNING else {}
         change.move_rows(pods, to, **columns)
         change.close()
-    return len(pods)
+    return change.cluster.revision
 
 
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:

@@ -75,10 +75,15 @@ def record_placed_arrivals(
     return PlacedArrivals(cluster.revision, results)
 
 
-def write_placement_effects(cluster_id: int) -> None:
-    """Write and publish the effects of committed placements on nodes, workloads and pending pods."""
+def write_placement_effects(cluster_id: int) -> int:
+    """Write and publish the effects of committed placements on nodes, workloads and pending pods.
+
+    Return the revision of the commit.
+    """
     with write_transaction():
-        ClusterTransaction(advance(cluster_id)).close()
+        change = ClusterTransaction(advance(cluster_id))
+        change.close()
+    return change.cluster.revision
 
 
 def _insert_pods(cluster: Cluster, arrivals: Sequence[tuple[Pod, Result]], now: datetime) -> None:
