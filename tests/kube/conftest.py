@@ -7,8 +7,6 @@ are no kubelets and no controllers. Tests create the Node objects, and pods run 
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +19,8 @@ from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from tests.builtins import builtin_policies
 
-from .control_plane import ControlPlane, find
+from .control_plane import ControlPlane
+from .foreign_scheduler import kube_scheduler
 from .scene import empty_cluster
 
 
@@ -58,19 +57,5 @@ def cluster(db: None) -> Cluster:
 @pytest.fixture
 def foreign(plane: ControlPlane, api: Api) -> Iterator[None]:
     """Run the real kube-scheduler in addition to hetsched."""
-    program = find("kube-scheduler")
-    if program is None:
-        pytest.skip("kube-scheduler is not there")
-    kubeconfig = plane.folder / "foreign.json"
-    kubeconfig.write_text(json.dumps(plane.kubeconfig()))
-    with (plane.folder / "kube-scheduler.log").open("wb") as log:
-        running = subprocess.Popen(
-            [
-                str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0",
-                f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
-            ],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    yield
-    running.terminate()
-    running.wait(20)
+    with kube_scheduler(plane):
+        yield

@@ -17,6 +17,7 @@ from tests.seeded_clusters import Plain, node, pod, seeded_cluster
 from tests.unit.cli.calling import document, run
 
 from .control_plane import ControlPlane
+from .seeded_objects import create
 
 pytestmark = pytest.mark.needs("etcd", "kube-apiserver")
 NAMESPACE = "/api/v1/namespaces/hetsched"
@@ -48,22 +49,6 @@ def _kubeconfig(plane: ControlPlane, folder: Path, user: dict[str, Any] | None =
     path = folder / "config"
     path.write_text(json.dumps({**config, "users": [{"name": "admin", "user": user}]} if user else config))
     return path
-
-
-def create(plane: ControlPlane, objects: list[Plain]) -> None:
-    """Create nodes and pods; the status of a pod is written by a second call, as by a kubelet."""
-    for one in objects:
-        if one["kind"] == "Node":
-            plane.call("POST", "/api/v1/nodes", one)
-        elif one["kind"] == "Pod":
-            path = "/api/v1/namespaces/default/pods"
-            made = plane.call("POST", path, {**one, "metadata": _without_uid(one["metadata"])})
-            made["status"] = {**made["status"], **one["status"]}
-            plane.call("PUT", f"{path}/{one['metadata']['name']}/status", made)
-
-
-def _without_uid(meta: Plain) -> Plain:
-    return {name: value for name, value in meta.items() if name != "uid"}
 
 
 def found(report: Plain) -> set[tuple[str, str, str]]:
