@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from hetsched.adapters.exec_credentials.plugin import read_plugin
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, read
 from hetsched.contracts.errors import InputError
 
-from .exec_plugins import read_plugin, run_plugin
+from .exec_plugins import run_plugin
 
 if TYPE_CHECKING:
     from kubernetes import client

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters.exec_credentials.plugin import ExecCredential
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.look.exec_plugins import ExecCredential
 from hetsched.adapters.look.user_kubeconfig import kubeconfig_paths, open_api
 from hetsched.contracts.errors import InputError
 
