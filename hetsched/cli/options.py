@@ -272,14 +272,14 @@ def read_inventory(paths: Sequence[str]) -> str:
 
 
 def read_kubeconfig(path: Path, context: str) -> dict[str, Any]:
-    """Read only one context of a kubeconfig file, by default the current context.
+    """Read only one context of a kubeconfig file, by default the current context; the server checks its program.
 
     Raises: InputError; OSError.
     """
     from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, one_context, read
 
     with path.expanduser().open("rb") as file:
-        return one_context(read(file.read(MAX_BYTES + 1)), context=context)
+        return one_context(read(file.read(MAX_BYTES + 1)), context=context, programs=None)
 
 
 def _text(source: Source) -> str:

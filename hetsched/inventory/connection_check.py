@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from django.utils import timezone
 
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, with_hint
 from hetsched.contracts.message import Message, as_message, joined, shortened, verbatim
 
 from .connections import api_of, check_identity, server_address
@@ -166,4 +166,6 @@ def _discovered(cluster: Cluster) -> Iterator[Check]:
 
 
 def _describe_error(error: Any) -> Message:
-    return Message("{detail} [{code}]", detail=error.message, code=error.code)
+    """Return message, code and remedy of an error."""
+    described = Message("{detail} [{code}]", detail=error.message, code=error.code)
+    return with_hint(described, getattr(error, "hint", ""))

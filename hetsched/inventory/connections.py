@@ -3,9 +3,10 @@
 Read access to the database must not grant access to the clusters. A connection that is redirected to another cluster
 must be rejected, or all objects of the previous cluster would look deleted. One context of a kubeconfig is stored,
 sealed for this cluster. It is decrypted only for API calls and never shown. Only hosts in `HETSCHED_CLUSTER_HOSTS` are
-called; an empty setting allows every host. Changing a connection ends the lease of the informer that uses the previous
-connection. A cluster is identified by the uid of its namespace kube-system: once the uid is stored, no other cluster is
-accepted under this name.
+called; an empty setting allows every host. A kubeconfig may request its credentials from a program only if
+`HETSCHED_EXEC_CREDENTIALS` lists the program. Changing a connection ends the lease of the informer that uses the
+previous connection. A cluster is identified by the uid of its namespace kube-system: once the uid is stored, no other
+cluster is accepted under this name.
 Invariant: no credential appears in an audit entry, an error, a log record or the text form of a row.
 """
 
@@ -34,6 +35,7 @@ from .models import DNS_LABEL, Cluster, ClusterKind, Connection
 from .node_loads import current_columns
 
 if TYPE_CHECKING:
+    from hetsched.adapters.exec_credentials.allowed_programs import ExecPolicy
     from hetsched.adapters.kubernetes.api import Api
 
 MOST_NAMESPACES = 1000
@@ -122,6 +124,7 @@ def connect(
                 "shadowOf": connection.shadow_of,
                 "readPullSecrets": connection.read_pull_secrets,
                 "discovers": bool(connection.sealed_discovery_kubeconfig),
+                **_programs_of(connection=kept, discovery=discovering),
             },
         )
     connection.refresh_from_db()
@@ -147,7 +150,8 @@ def api_of(cluster: Cluster) -> Api:
     """Return the API client of a live cluster. Each process has one connection pool per cluster.
 
     If only the token was renewed, the existing client continues with the new token, also in other threads.
-    Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`.
+    Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`,
+    `KubeconfigRefused`, or the errors of a program for credentials.
     """
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
@@ -170,7 +174,7 @@ def api_of(cluster: Cluster) -> Api:
             known[2].use_token(Access(document).token)
             _apis[cluster.pk] = (made_of, lasting, known[2])
             return known[2]
-        configuration = from_kubeconfig(document)
+        configuration = from_kubeconfig(document, programs=allowed_programs())
     else:
         configuration = inside()
     name = cluster.name
@@ -213,7 +217,7 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
         kept = unseal(connection.sealed_discovery_kubeconfig, purpose=purpose_of(cluster, "discovery"))
         document = msgspec.json.decode(kept)
         check_server(Access(document).server)
-        configuration = from_kubeconfig(document)
+        configuration = from_kubeconfig(document, programs=allowed_programs())
     else:
         configuration = inside()
     name = cluster.name
@@ -290,13 +294,27 @@ def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
     from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read
 
     document = read(kubeconfig.encode()) if isinstance(kubeconfig, str) else kubeconfig
-    kept = one_context(document, context=context)
+    kept = one_context(document, context=context, programs=allowed_programs())
     access = Access(kept)
     if len(access.server) > 300:
         message = Message("the value is longer than {n} characters", n=300)
         raise InputError("KubeconfigMalformed", message, place="clusters.cluster.server")
     check_server(access.server)
     return encode(kept).decode(), access.server
+
+
+def _programs_of(**kubeconfigs: str | None) -> dict[str, Any]:
+    """Return the programs of new kubeconfigs by purpose, for the audit trail."""
+    users = {key: msgspec.json.decode(text)["users"][0]["user"] for key, text in kubeconfigs.items() if text}
+    found = {key: user["exec"]["command"] for key, user in users.items() if "exec" in user}
+    return {"programs": found} if found else {}
+
+
+def allowed_programs() -> ExecPolicy:
+    """Return the programs that this installation allows for the credentials of connections."""
+    from hetsched.adapters.exec_credentials.allowed_programs import ExecPolicy
+
+    return ExecPolicy(tuple(settings.HETSCHED_EXEC_CREDENTIALS), tuple(settings.HETSCHED_EXEC_ENVIRONMENT))
 
 
 def check_server(server: str) -> None:

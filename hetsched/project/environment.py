@@ -9,6 +9,8 @@ Redis addresses and converts them for Celery, Channels and redis-py.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -23,6 +25,8 @@ from hetsched.contracts.errors import InputError
 
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
+# Prefixes of variables with secrets of hetsched.
+SECRETS = ("HETSCHED_", "DJANGO_", "SECRET_KEY", "DATABASE_URL", "REDIS_URL")
 DATABASES = {"sqlite": "sqlite:////path/to/file", "postgres": "postgres://user:password@host:5432/name"}
 
 
@@ -121,6 +125,23 @@ class Environment:
             if place not in others and not (is_place(place) and (":" in place.rpartition("]")[2] or not port)):
                 wanted = "host:port" if port else "host or host:port"
                 self._invalid(name, f"{place[:80]!r} is not a valid address", f"Write {wanted}, comma-separated")
+        return found
+
+    def programs(self, name: str) -> list[str]:
+        """Parse a list of absolute paths of programs."""
+        found = self.names(name)
+        for path in found:
+            if not (path.startswith("/") and os.path.normpath(path) == path) or path == "/":
+                self._invalid(name, f"{path[:80]!r} is not an absolute path", "Write /folder/program, comma-separated")
+        return found
+
+    def variables(self, name: str) -> list[str]:
+        """Parse a list of environment variables that other programs may receive: no secrets, no loader settings."""
+        found = self.names(name)
+        for variable in found:
+            if not re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII) or variable.startswith(("LD_", *SECRETS)):
+                hint = "Write names without secrets of hetsched and without LD_ variables, comma-separated"
+                self._invalid(name, f"{variable[:80]!r} is not a variable for other programs", hint)
         return found
 
     def origins(self, name: str) -> list[str]:

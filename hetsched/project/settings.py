@@ -173,6 +173,9 @@ HETSCHED_DISCOVER_SECONDS = ENV.number("HETSCHED_DISCOVER_SECONDS", 60, least=0,
 HETSCHED_CALLBACK_HOSTS = ENV.places("HETSCHED_CALLBACK_HOSTS")
 # API servers that clusters may be connected to, as host or host:port; an empty list allows any.
 HETSCHED_CLUSTER_HOSTS = ENV.places("HETSCHED_CLUSTER_HOSTS")
+# Programs that may be run for the credentials of a connection (none by default), and the variables that they receive.
+HETSCHED_EXEC_CREDENTIALS = ENV.programs("HETSCHED_EXEC_CREDENTIALS")
+HETSCHED_EXEC_ENVIRONMENT = ENV.variables("HETSCHED_EXEC_ENVIRONMENT")
 # Registries whose images are looked up, as host or host:port (`*` for all public registries), and registries without
 # TLS.
 HETSCHED_REGISTRIES = ENV.places("HETSCHED_REGISTRIES", others=("*",))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core import serializers
 from django.core.management import call_command
 
+from hetsched.adapters.exec_credentials import kept_credential
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.contracts.errors import InputError
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
-from hetsched.inventory.connections import api_of, check_identity, connect, discovery_api
+from hetsched.inventory.connection_check import check_cluster
+from hetsched.inventory.connections import api_of, check_identity, connect, discovery_api, purpose_of
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
@@ -210,3 +213,28 @@ def test_discovery_kubeconfig_is_encrypted_separately_and_removable(live: Cluste
     assert connected(live, discovery_kubeconfig="").sealed_discovery_kubeconfig == ""
     connected(live, discovery_kubeconfig=kubeconfig(), shadow_of="default-scheduler")
     assert discovery_api(live)[1] == "the cluster is in shadow mode: default-scheduler places its pods"
+
+
+def test_program_for_credentials_needs_the_permission_of_the_installation(
+    live: Cluster, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_credential, "_kept", {})
+    version = "client.authentication.k8s.io/v1"
+    status = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": CANARY}}
+    (tmp_path / "answer").write_text(json.dumps(status))
+    user = {"exec": {"apiVersion": version, "command": "cat", "args": [str(tmp_path / "answer")]}}
+    with pytest.raises(InputError, match="runs no program"):
+        connected(live, kubeconfig=kubeconfig(user=user))
+    settings.HETSCHED_EXEC_CREDENTIALS = ["/bin/cat"]
+    connection = connected(live, kubeconfig=kubeconfig(user=user))
+    entry = AuditEntry.objects.get(action="cluster.connect")
+    assert entry.details["programs"] == {"connection": "cat"}
+    assert api_of(live)._headers()["Authorization"] == f"Bearer {CANARY}"
+    assert CANARY not in f"{unseal(connection.sealed_kubeconfig, purpose=purpose_of(live))} {entry.details}"
+
+    connections._apis.clear()
+    settings.HETSCHED_EXEC_CREDENTIALS = []  # the permission is withdrawn
+    (check,) = [check for check in check_cluster(live) if check.check == "connection"]
+    assert not check.ok
+    assert "[KubeconfigRefused]" in check.detail
+    assert "HETSCHED_EXEC_CREDENTIALS" in check.detail

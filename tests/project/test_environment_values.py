@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hetsched.contracts.errors import InputError
 from hetsched.project.environment import Environment, RedisAddress
 
 LOCAL = RedisAddress("redis://127.0.0.1:6379/0")
@@ -23,6 +24,17 @@ def test_list_loses_blanks() -> None:
 
 def test_places_are_in_lower_case() -> None:
     assert Environment({"X": "Prometheus:9090, [fd00::5]:80"}).places("X") == ["prometheus:9090", "[fd00::5]:80"]
+
+
+def test_programs_are_absolute_paths_and_variables_are_no_secrets() -> None:
+    assert Environment({"X": "/bin/a, /usr/bin/b"}).programs("X") == ["/bin/a", "/usr/bin/b"]
+    assert Environment({"X": "AWS_PROFILE,region"}).variables("X") == ["AWS_PROFILE", "region"]
+    for path in ("aws", "./aws", "/bin/../tmp/aws", "/"):
+        with pytest.raises(InputError, match="EnvInvalid"):
+            Environment({"X": path}).programs("X")
+    for name in ("LD_PRELOAD", "SECRET_KEY", "DATABASE_URL", "HETSCHED_TOKEN", "A=B", "1A", "SECRET_KEY_FILE"):
+        with pytest.raises(InputError, match="EnvInvalid"):
+            Environment({"X": name}).variables("X")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import msgspec
 import urllib3
 
 from hetsched.adapters.http.outbound import reach
+from hetsched.contracts.errors import InputError, with_hint
 from hetsched.contracts.message import Message, shortened, verbatim
 
 from .connection_pool import GUARDED
@@ -140,6 +141,8 @@ class Api:
         self._reads = reads
         configuration.retries = False
         configuration.connection_pool_maxsize = 32
+        self._connect = connect
+        self._certificate = configuration.cert_file
         self._wire = Wire(configuration, connect)
         # Only the connection pool and the certificates of the official client are used, for watches; its typed calls
         # are not.
@@ -152,9 +155,26 @@ class Api:
         """Send this bearer token with all further requests."""
         self._configuration.api_key["BearerToken"] = f"Bearer {token}"
 
+    def _use_certificate(self, path: str | None) -> None:
+        """Open new connections with a client certificate that a program has renewed."""
+        self._certificate = path
+        self._wire = Wire(self._configuration, self._connect)
+        self._pool.connection_pool_kw.update(cert_file=path, key_file=self._configuration.key_file)
+        self._pool.clear()
+
+    def _reject_credential(self) -> None:
+        """Request another credential from a program after the response 401."""
+        if reject := getattr(self._configuration.refresh_api_key_hook, "reject", None):
+            reject()
+
     def _headers(self, content: str = "") -> dict[str, str]:
         headers = {"User-Agent": self._agent, "Accept": "application/json"}
-        credential = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        try:
+            credential = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        except InputError as error:  # a program for credentials failed, so no request was sent
+            raise ApiFailure(401, error.code, with_hint(error.message, error.hint)) from None
+        if self._configuration.cert_file != self._certificate:
+            self._use_certificate(self._configuration.cert_file)
         if credential:
             headers["Authorization"] = credential
         if content:
@@ -191,6 +211,8 @@ class Api:
             self._count_call(method.lower(), 0)
             raise _unreachable(error) from None
         self._count_call(method.lower(), answer.status)
+        if answer.status == 401:
+            self._reject_credential()
         if answer.status >= 300:
             raise _refused(answer, answer.data)
         return answer.data
@@ -208,6 +230,8 @@ class Api:
             self._count_call("watch", 0)
             raise _unreachable(error) from None
         self._count_call("watch", answer.status)
+        if answer.status == 401:
+            self._reject_credential()
         try:
             if answer.status >= 300:
                 raise _refused(answer, answer.read())

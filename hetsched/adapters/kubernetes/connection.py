@@ -3,6 +3,9 @@
 The source is a kubeconfig that `kubeconfig` has validated, or the pod's own service account. Proxy variables of the
 environment are ignored. The TLS library reads client certificates only from files, so they are written to a directory
 private to this process. The directory is removed together with the configuration.
+
+If the kubeconfig names a program for its credentials, the configuration requests them from the program when they are
+needed, and again before they end or after the API server has rejected them.
 """
 
 from __future__ import annotations
@@ -10,25 +13,32 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import weakref
+from base64 import b64encode
 from typing import Any
 
 from kubernetes import client
 from kubernetes import config as loader
 from kubernetes.config.config_exception import ConfigException
 
+from hetsched.adapters.exec_credentials.allowed_programs import ExecPolicy
+from hetsched.adapters.exec_credentials.kept_credential import KeptCredential, kept_credential
+from hetsched.adapters.exec_credentials.plugin import ExecCredential
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 
-from .kubeconfig import Access, one_context
+from .kubeconfig import NO_PROGRAMS, Access, one_context
 
 
-def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration:
+def from_kubeconfig(document: Any, *, context: str = "", programs: ExecPolicy = NO_PROGRAMS) -> client.Configuration:
     """Return the configuration for `context`, by default the current context, of a kubeconfig document.
 
-    Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`.
+    `programs` are the programs that may be run for credentials.
+    Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`, or the errors of a
+    program.
     """
-    access = Access(one_context(document, context=context))
+    access = Access(one_context(document, context=context, programs=programs))
     made = client.Configuration(host=access.server)
     made.proxy = None  # proxy variables of the environment are for other traffic
     made.ca_cert_data = access.authority.decode()
@@ -37,7 +47,45 @@ def from_kubeconfig(document: Any, *, context: str = "") -> client.Configuration
         made.api_key["BearerToken"] = f"Bearer {access.token}"
     if access.certificate:
         use_client_certificate(made, access.certificate, access.key)
+    if access.plugin is not None:
+        described = {
+            "server": access.server,
+            "certificate-authority-data": b64encode(access.authority).decode(),
+            **({"tls-server-name": access.server_name} if access.server_name else {}),
+        }
+        hook = ExecCredentialHook(kept_credential(access.plugin, programs, described))
+        hook(made)
+        made.refresh_api_key_hook = hook  # type: ignore[assignment]  # the official client declares no type
     return made
+
+
+class ExecCredentialHook:
+    """Hook of a configuration: before each request it sets the current credential of a program."""
+
+    def __init__(self, credential: KeptCredential) -> None:
+        self._credential = credential
+        self._used: ExecCredential | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, configuration: client.Configuration) -> None:
+        """Set the credential. Raises: InputError `ExecPluginFailed`, `ExecCredentialInvalid`."""
+        found = self._credential.current()
+        with self._lock:
+            if found is self._used:
+                return
+            if found.token:
+                configuration.api_key["BearerToken"] = f"Bearer {found.token}"
+            if found.client_certificate_data:
+                before = configuration.cert_file
+                certificate, key = found.client_certificate_data.encode(), found.client_key_data.encode()
+                use_client_certificate(configuration, certificate, key)
+                if before:
+                    shutil.rmtree(os.path.dirname(before), ignore_errors=True)
+            self._used = found
+
+    def reject(self) -> None:
+        """Request another credential, because the API server rejected the current one."""
+        self._credential.reject()
 
 
 def use_client_certificate(configuration: client.Configuration, certificate: bytes, key: bytes) -> None:

@@ -1,9 +1,9 @@
 """Validation of untrusted kubeconfigs.
 
 A kubeconfig may name programs to run and files to read, and its sender may be untrusted. Only inline values are
-accepted: an https server, its certificate authority, a token or a client certificate with its key. Fields that run a
-program, read a file, use a proxy, impersonate a user or skip verification are rejected by name. Fields that concern
-only client tools are dropped. Only one context is kept.
+accepted: an https server, its certificate authority, a token or a client certificate with its key, or a program that
+the installation allows for credentials. Fields that run another program, read a file, use a proxy, impersonate a user
+or skip verification are rejected by name. Fields that concern only client tools are dropped. Only one context is kept.
 Source: Kubernetes documentation, "Organizing Cluster Access Using kubeconfig Files".
 Invariant: this module does not open files, start programs or make calls, and its messages never contain values that may
 be secret.
@@ -19,6 +19,8 @@ from urllib.parse import SplitResult, urlsplit
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from hetsched.adapters.exec_credentials.allowed_programs import ExecPolicy, accepted_plugin
+from hetsched.adapters.exec_credentials.plugin import ExecPlugin, read_plugin
 from hetsched.adapters.objects.documents import load_documents
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, joined
@@ -33,8 +35,14 @@ _FIELDS = {
     "cluster": {"server", _AUTHORITY, "tls-server-name"},
     "user": {"token", _CERTIFICATE, _KEY},
 }
+_INLINE = "kubectl config view --raw --flatten --minify writes a kubeconfig with inline credentials"
+_REPLACEMENTS = {
+    "auth-provider": "Use a service account token, or a program of HETSCHED_EXEC_CREDENTIALS that logs in with OIDC"
+}
 # Fields without effect on the connection.
 _LEFT_OUT = {"namespace", "extensions", "disable-compression"}
+# No program may be run for credentials.
+NO_PROGRAMS = ExecPolicy()
 _LISTS = {"context": "contexts", "cluster": "clusters", "user": "users"}
 _LINE = re.compile(r"[\x21-\x7e]{1,200000}")
 _HOST = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
@@ -55,14 +63,15 @@ def read(text: bytes) -> Plain:
     return documents[0].object
 
 
-def one_context(document: Any, *, context: str = "") -> Plain:
+def one_context(document: Any, *, context: str = "", programs: ExecPolicy | None = NO_PROGRAMS) -> Plain:
     """Return a kubeconfig that contains one context (`context` or the current one) and only validated fields.
 
+    `programs` are the programs that may be run for credentials; with None, the server that receives the result decides.
     Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`, with the field.
     """
     config = _mapping(document, "kubeconfig")
     name = context or config.get("current-context") or ""
-    chosen = _entry(config, "context", name)
+    chosen = _entry(config, "context", name, programs)
     if chosen is None:
         entries = _entries(config, "context")[:20]
         known = joined(", ", [str(entry.get("name"))[:80] for entry in entries] or [Message("none")])
@@ -74,7 +83,7 @@ def one_context(document: Any, *, context: str = "") -> Plain:
         )
     parts: dict[str, Plain] = {}
     for kind in ("cluster", "user"):
-        found = _entry(config, kind, chosen.get(kind, ""))
+        found = _entry(config, kind, chosen.get(kind, ""), programs)
         if found is None:
             raise _malformed(f"contexts.context.{kind}", Message("the file has no {what} of this name", what=kind))
         parts[kind] = found
@@ -93,7 +102,7 @@ def one_context(document: Any, *, context: str = "") -> Plain:
 class Access:
     """Address and credentials of one API server. The string form never shows the credentials."""
 
-    __slots__ = ("authority", "certificate", "key", "server", "server_name", "token")
+    __slots__ = ("authority", "certificate", "key", "plugin", "server", "server_name", "token")
 
     def __init__(self, kept: Plain) -> None:
         cluster, user = kept["clusters"][0]["cluster"], kept["users"][0]["user"]
@@ -103,6 +112,7 @@ class Access:
         self.token: str = user.get("token", "")
         self.certificate: bytes = b64decode(user.get(_CERTIFICATE, ""))
         self.key: bytes = b64decode(user.get(_KEY, ""))
+        self.plugin: ExecPlugin | None = read_plugin(user["exec"]) if "exec" in user else None
 
     @property
     def host(self) -> str:
@@ -134,7 +144,7 @@ def _entries(config: Plain, kind: str) -> list[Plain]:
     return [_mapping(entry, _LISTS[kind]) for entry in entries]
 
 
-def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
+def _entry(config: Plain, kind: str, name: Any, programs: ExecPolicy | None) -> Plain | None:
     """Return the entry of this name after checking that each field is allowed and contains one line of text."""
     found = [entry for entry in _entries(config, kind) if entry.get("name") == name]
     if not found or not name:
@@ -142,16 +152,19 @@ def _entry(config: Plain, kind: str, name: Any) -> Plain | None:
     if len(found) > 1:
         raise _malformed(_LISTS[kind], Message("two entries are named {text}", text=repr(str(name)[:80])))
     place = f"{_LISTS[kind]}.{kind}"
-    kept = {}
+    kept: Plain = {}
     for key, value in _mapping(found[0].get(kind) or {}, place).items():
         if not value or key in _LEFT_OUT:
+            continue
+        if (kind, key) == ("user", "exec"):
+            kept[key] = accepted_plugin(value, programs)
             continue
         if key not in _FIELDS[kind]:
             raise InputError(
                 "KubeconfigRefused",
                 "only an inline server, certificate authority, token and client certificate are accepted",
                 place=f"{place}.{key[:80]}",
-                hint="kubectl config view --raw --flatten --minify writes a kubeconfig with inline credentials",
+                hint=_REPLACEMENTS.get(key, _INLINE),
             )
         # A context contains names of entries, which may be any text. Other values are sent to a server and must be one
         # line without spaces.
@@ -175,6 +188,10 @@ def _check_cluster(cluster: Plain) -> None:
 
 def _check_user(user: Plain) -> None:
     place = "users.user"
+    if "exec" in user:
+        if len(user) > 1:
+            raise _malformed(f"{place}.exec", "the user has other credentials in addition to a program")
+        return
     if not (user.get("token") or user.get(_CERTIFICATE)):
         raise _malformed(place, "the user has neither a token nor a client certificate")
     if not (user.get(_CERTIFICATE) or user.get(_KEY)):
