@@ -11,6 +11,8 @@ from django.db import OperationalError, transaction
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
+from hetsched.contracts.api.stored_tokens import StoredToken
+from hetsched.contracts.message import Message
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.inventory.node_loads import Conflict, advance
 from hetsched.journal import counters, metric_names
@@ -59,7 +61,7 @@ def test_all_components_are_healthy(probe: Api) -> None:
     assert document["status"] == "ok"
     assert set(document["components"]) == {
         "database", "migrations", "pages", "broker", "outbox", "effects", "scheduler", "schedule-queue", "workers",
-        "watch",
+        "watch", "tokens",
     }  # fmt: skip
     assert document["clusters"]["lab"]["syncAgeSeconds"] >= 0
 
@@ -178,6 +180,21 @@ def test_live_cluster_without_an_informer_is_reported(probe: Api) -> None:
     assert {name: cluster["inStep"] for name, cluster in document["clusters"].items()} == {
         "lab": True, "live": False, "other": True,
     }  # fmt: skip
+
+
+def test_token_that_was_not_renewed_is_reported_without_its_name(probe: Api) -> None:
+    live = followed("live")
+    tokens = [StoredToken("connection", "ns/secret-account", "2030-01-01T00:00:00Z", Message("403 Forbidden"))]
+    tokens.append(StoredToken("discovery", "ns/other", "2030-01-01T00:00:00Z"))
+    Connection.objects.filter(cluster=live).update(stored_tokens=tuple(tokens))
+    answer = ready(probe)
+    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+    component = answer.json()["components"]["tokens"]
+    assert component["ok"] is False
+    assert component["detail"].startswith("1 of 2 stored tokens were not renewed: run `hetsched cluster test`")
+    assert "secret-account" not in answer.content.decode()
+    Connection.objects.filter(cluster=live).update(stored_tokens=tuple(tokens[1:]))
+    assert probe("GET", "/readyz?component=tokens", status=200).json()["ok"] is True
 
 
 def followed(name: str) -> Cluster:

@@ -1,8 +1,9 @@
 """`/livez` (`/healthz`) and `/readyz` for probes. They are public, so they contain no names of nodes, pods or users.
 
 Alive: this process responds. Ready: the database responds and has all its tables, the login page can be rendered, and a
-worker took a task from the decision queue in the last 10 s. An unavailable broker, failed workers or clusters without
-an informer make the result *degraded*, not unready, because submissions are still accepted and stored.
+worker took a task from the decision queue in the last 10 s. An unavailable broker, failed workers, clusters without an
+informer or tokens that were not renewed make the result *degraded*, not unready, because submissions are still accepted
+and stored.
 `?component=NAME` checks one component and returns 503 if it does not work. `web` combines the components that a web
 process needs, for the readiness probe of web processes. `watch` can be limited to one cluster (`&cluster=NAME`).
 `ageSeconds` is the time since the last success of the component, or the time for which its oldest event or pod has been
@@ -30,7 +31,7 @@ from django.utils import timezone
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message, joined
-from hetsched.inventory.models import Cluster, ClusterKind, Sync
+from hetsched.inventory.models import Cluster, ClusterKind, Connection, Sync
 from hetsched.inventory.node_events import is_synced
 from hetsched.journal import counters, metric_names
 from hetsched.journal.models import OutboxEvent
@@ -239,6 +240,18 @@ def _watch_of_one(name: str) -> Component:
     return _watch_of([found])
 
 
+def _tokens() -> Component:
+    """Check that the latest renewal of no stored service account token failed."""
+    tokens = [token for tokens in Connection.objects.values_list("stored_tokens", flat=True) for token in tokens]
+    failed = sum(bool(token.failure) for token in tokens)
+    if not failed:
+        return Component(True)
+    detail = (
+        f"{failed} of {len(tokens)} stored tokens were not renewed: run `hetsched cluster test` for each live cluster"
+    )
+    return Component(False, detail)
+
+
 _CHECKS: dict[str, Callable[[], Component]] = {
     "database": _database,
     "migrations": _migrations,
@@ -250,6 +263,7 @@ _CHECKS: dict[str, Callable[[], Component]] = {
     "schedule-queue": _schedule_queue,
     "workers": _workers,
     "watch": _watch,
+    "tokens": _tokens,
 }
 
 

@@ -147,6 +147,10 @@ def _parts() -> Iterator[ComponentState]:
             _("Informers"),
             _("Run `hetsched scheduler`. The list below shows the clusters without an informer and the reason."),
         ),
+        "tokens": (
+            _("Stored tokens"),
+            _("Test the connections below. They show which token was not renewed, its end and the reason."),
+        ),
     }
     now = timezone.now()
     for name, (label, todo) in words.items():
@@ -166,6 +170,7 @@ def _component(name: str, component: Component) -> str:
         "effects": _("all effects are written"),
         "scheduler": _("no pod is waiting for its first attempt"),
         "migrations": _("all migrations are applied"),
+        "tokens": _("no renewal has failed"),
     }
     late = {
         "outbox": _("oldest unsent live event"),
