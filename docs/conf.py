@@ -17,7 +17,7 @@ project = "hetsched"
 author = "the hetsched maintainers"
 language = "en"
 
-extensions = ["myst_parser", "index_pages", "navigation", "language_models"]
+extensions = ["myst_parser", "index_pages", "navigation", "language_models", "rest_reference", "state_diagrams"]
 root_doc = "docs/README"
 source_suffix = {".md": "markdown"}
 include_patterns = ["docs/**", "deploy/README.md", "SECURITY.md", "CHANGELOG.md"]
@@ -38,7 +38,7 @@ html_show_copyright = False
 
 
 def setup(app: Sphinx) -> None:
-    # A diagram is shown as text, because its renderer is a script from another host. The examples of REST requests are
+    # A diagram that `state_diagrams` does not draw is shown as text. The examples of REST requests are
     # not complete HTTP messages.
     for name in ("mermaid", "http"):
         app.add_lexer(name, TextLexer)

@@ -130,13 +130,38 @@ def test_guide_for_language_models_has_the_form_of_llmstxt_org(site: Path) -> No
     assert (site / "llms-full.txt").stat().st_size > 400_000
 
 
-def test_a_dead_link_fails_the_build(tmp_path: Path) -> None:
+def test_rest_page_has_every_operation_and_object_of_the_document(pages: dict[Path, Page], site: Path) -> None:
+    document = json.loads((site / "openapi.json").read_text(encoding="utf-8"))
+    path = site / "reference" / "rest.html"
+    text = path.read_text(encoding="utf-8")
+    operations = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    assert {"GET /api/v1/nodes/", "POST /api/v1/workloads/"} <= operations
+    shown = re.findall(r"<h3><code[^>]*>(.*?)</code>", text)
+    assert {re.sub(r"<.*?>", "", heading) for heading in shown} == operations
+    assert {f"rest-{name.lower()}" for name in document["components"]["schemas"]} - pages[path].anchors == set()
+    assert len(document["components"]["schemas"]) > 200
+
+
+def test_pod_lifecycle_is_a_picture_of_all_transitions(site: Path) -> None:
+    source = (ROOT / "docs/reference/pod-lifecycle.md").read_text(encoding="utf-8")
+    text = (site / "reference" / "pod-lifecycle.html").read_text(encoding="utf-8")
+    (picture,) = re.findall(r'<svg class="states".*?</svg>', text, re.DOTALL)
+    transitions = re.findall(r"^ +(\S+) --> (\S+)$", source, re.MULTILINE)
+    states = {state for pair in transitions for state in pair} - {"[*]"}
+    assert picture.count('marker-end="url(#arrow)"') == len(transitions) > 30
+    assert picture.count("<text ") == len(states)
+    assert "--&gt;" not in text
+
+
+def test_a_dead_link_or_a_state_without_a_place_fails_the_build(tmp_path: Path) -> None:
     """Prove that warnings are errors, with the configuration of the site and one page."""
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "README.md").write_text("# Title\n\n[dead](missing.md) [anchor](#missing)\n")
+    diagram = "```mermaid\nstateDiagram-v2\n    pending --> nowhere\n```\n"
+    (tmp_path / "docs" / "README.md").write_text(f"# Title\n\n[dead](missing.md) [anchor](#missing)\n\n{diagram}")
     command = [sys.executable, *dev.SPHINX, ".", "out"]
     command[command.index("docs")] = str(ROOT / "docs")
     build = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert build.returncode == 1
     assert "missing" in build.stderr
-    assert build.stderr.count("WARNING") == 2
+    assert "states without a place in the diagram: nowhere" in build.stderr
+    assert build.stderr.count("WARNING") == 3
