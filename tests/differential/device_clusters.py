@@ -143,6 +143,9 @@ class _Draw:
                 memory["requestPolicy"] = policy
         if self._chance(0.25):
             device["taints"] = [self._taint()]
+        if self._chance(0.15):
+            device |= {"bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
+            device["bindsToNode"] = self._chance(0.5)
         if counters and self._chance(0.7):
             consumed = {name: {"n": {"value": str(self._random.randint(1, 3))}} for name in counters}
             for amounts in consumed.values():

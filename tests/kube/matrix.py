@@ -19,17 +19,16 @@ from . import control_plane
 
 FILES = (
     "informer", "pod_lifecycle", "preemption_evictions", "resource_claims", "pod_groups", "running_pod_changes",
-    "watch_faults", "rejecting_kubelets", "volume_claims", "rbac_permissions", "leader_election",
+    "watch_faults", "rejecting_kubelets", "volume_claims", "rbac_permissions", "leader_election", "binding_conditions",
 )  # fmt: skip
 # Tests of objects and fields that a version does not have: pod groups, topology constraints of workloads, and fields of
 # devices that are disabled by default.
-_DEVICES = tuple(
-    f"test_resource_claims.py::test_{name}"
-    for name in (
-        "allocation_contains_the_tolerations_of_its_request", "claims_get_shares_of_a_device",
-        "allocation_selects_the_nodes_of_its_devices",
-    )
-)  # fmt: skip
+_DEVICES = (
+    "test_binding_conditions.py",
+    "test_resource_claims.py::test_allocation_contains_the_tolerations_of_its_request",
+    "test_resource_claims.py::test_claims_get_shares_of_a_device",
+    "test_resource_claims.py::test_allocation_selects_the_nodes_of_its_devices",
+)
 LEFT_OUT = {
     "1.34.4": ("test_pod_groups.py", *_DEVICES),
     "1.35.4": ("test_pod_groups.py::test_members_run_in_one_topology_domain", *_DEVICES),

@@ -108,6 +108,8 @@ class DeviceNames:
             },
             consumes=self._counters(device.consumes),
             shared=device.shared,
+            binds_to_node=device.binds_to_node,
+            binding=self._names.binding_conditions(device.binding),
             taints=renamed(self._names.taint, device.taints),
         )
 

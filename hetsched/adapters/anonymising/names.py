@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from hetsched.adapters.objects.storage import ZONE_SEPARATOR
-from hetsched.contracts.objects.devices import DeviceId
+from hetsched.contracts.objects.devices import BindingConditions, DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.objects.storage import NO_PROVISIONER
@@ -131,6 +131,14 @@ class NameAnonymizer:
 
     def capacity(self, amounts: Mapping[str, int] | None) -> dict[str, int] | None:
         return None if amounts is None else {self.of(ATTRIBUTE, name): amount for name, amount in amounts.items()}
+
+    def binding_conditions(self, conditions: BindingConditions | None) -> BindingConditions | None:
+        if conditions is None:
+            return None
+        return BindingConditions(
+            tuple(self.of(ATTRIBUTE, kind) for kind in conditions.required),
+            tuple(self.of(ATTRIBUTE, kind) for kind in conditions.failure),
+        )
 
     def request_name(self, name: str) -> str:
         """Rename a device request `request`, or both parts of `request/alternative`."""

@@ -256,6 +256,7 @@ class PodAnonymizer:
                     admin=grant.admin,
                     consumed=self._names.capacity(grant.consumed),
                     zone=None if grant.zone is None else self._names.zone(grant.zone),
+                    binding=self._names.binding_conditions(grant.binding),
                 )
                 for grant in allocation.devices
             ),

@@ -7,8 +7,9 @@ kube-scheduler, each claim of the pod is read and then handled according to its 
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`
     any other state              the pod is refused
+The pod then waits for the binding conditions of its devices (`adapters.objects.devices.binding_conditions`).
 If the binding of the pod is refused, the pod's reservation of the claim is removed. An allocation that was made for
-this pod is also removed, unless another pod has reserved the claim.
+this pod, or whose binding conditions failed, is also removed, unless another pod has reserved the claim.
 Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resource.k8s.io/v1 AllocationResult.
 """
 
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from hetsched.adapters.objects.devices.binding_conditions import BindingState, check_conditions, timestamp
 from hetsched.adapters.objects.export.selectors import node_term
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
@@ -36,19 +39,28 @@ Plain = dict[str, Any]
 
 
 def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
-    """Allocate and reserve the pod's claims; return None on success, else the outcome of the first claim that fails."""
+    """Allocate and reserve the pod's claims, and check their binding conditions.
+
+    Returns None if the pod can be bound, else the outcome of the first claim that fails. A claim that waits for its
+    binding conditions does not delay the allocation of the next claims, so that drivers work in parallel.
+    """
+    waiting: BindingOutcome | None = None
     for name in request.device_claims:
         grants = [grant for grant in request.devices if grant.claim == name]
         try:
             bound = _claim(api, request, name, grants)
         except ApiFailure as failure:
-            result = BindingResult.REFUSED if failure.status in _REFUSED else BindingResult.WAITING
-            bound = BindingOutcome(request.pod_id, result, failure.text)
+            if failure.status in _REFUSED:
+                return BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.text)
+            waiting = BindingOutcome(request.pod_id, BindingResult.WAITING, failure.text)
+            break
         if bound is not None:
-            if bound.result is BindingResult.WAITING and not request.may_wait:
-                return BindingOutcome(request.pod_id, BindingResult.REFUSED, bound.message)
-            return bound
-    return None
+            if bound.result is not BindingResult.WAITING:
+                return bound
+            waiting = waiting or bound
+    if waiting is not None and not request.may_wait:
+        return BindingOutcome(request.pod_id, BindingResult.REFUSED, waiting.message)
+    return waiting
 
 
 def release(api: Api, request: BindingRequest) -> None:
@@ -61,7 +73,8 @@ def release(api: Api, request: BindingRequest) -> None:
         remaining = [user for user in users if user.get("uid") != request.uid]
         if len(remaining) < len(users):
             status: Plain = {"reservedFor": remaining or None}
-            if not remaining and any(grant.claim == name for grant in request.devices):
+            chosen = any(grant.claim == name for grant in request.devices)
+            if not remaining and (chosen or _has_failed(claim)):
                 status["allocation"] = None
             _patch(api, claim, {"status": status}, "status")
 
@@ -87,16 +100,38 @@ def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[Device
             message = Message("another scheduler allocated other devices to claim {claim}", claim=name)
             return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
         if not any(known.get("uid") == request.uid for known in users):
-            _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
-        return None
+            claim = _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
+        return _conditions_outcome(request, claim)
     if not grants and claim["spec"].get("devices", {}).get("requests"):
         message = Message("claim {claim} has no devices, and the decision selected none", claim=name)
         return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
     if FINALIZER not in meta.get("finalizers", []):
         claim = _patch(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})
     allocation = _allocation(api, claim, grants, request.node)
-    _patch(api, claim, {"status": {"allocation": allocation, "reservedFor": [*users, user]}}, "status")
-    return None
+    claim = _patch(api, claim, {"status": {"allocation": allocation, "reservedFor": [*users, user]}}, "status")
+    if any(grant.binding for grant in grants) and not _has_conditions(claim):
+        message = Message("the API server does not store the binding conditions of claim {claim}", claim=name)
+        return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
+    return _conditions_outcome(request, claim)
+
+
+def _conditions_outcome(request: BindingRequest, claim: Plain) -> BindingOutcome | None:
+    """Return None if the binding conditions of an allocated claim are true, else why the pod waits or is refused."""
+    check = check_conditions(claim, datetime.now(UTC))
+    if check.message is None:
+        return None
+    result = BindingResult.REFUSED if check.state is BindingState.FAILED else BindingResult.WAITING
+    return BindingOutcome(request.pod_id, result, check.message)
+
+
+def _has_failed(claim: Plain) -> bool:
+    allocated = "allocation" in claim.get("status", {})
+    return allocated and check_conditions(claim, datetime.now(UTC)).state is BindingState.FAILED
+
+
+def _has_conditions(claim: Plain) -> bool:
+    results = claim["status"]["allocation"]["devices"].get("results", ())
+    return any("bindingConditions" in result for result in results)
 
 
 def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str) -> Plain:
@@ -117,8 +152,12 @@ def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str
     if config:
         devices["config"] = config
     nodes = _node_term(grants, node)
-    selector = {"nodeSelectorTerms": [node_term(nodes)]}
-    return {"devices": devices} | ({"nodeSelector": selector} if nodes != NodeTerm() else {})
+    allocation: Plain = {"devices": devices}
+    if nodes != NodeTerm():
+        allocation["nodeSelector"] = {"nodeSelectorTerms": [node_term(nodes)]}
+    if any(grant.binding for grant in grants):  # the field exists only where the API has binding conditions
+        allocation["allocationTimestamp"] = timestamp(datetime.now(UTC))
+    return allocation
 
 
 def _node_term(grants: Sequence[DeviceGrant], node: str) -> NodeTerm:
@@ -148,6 +187,10 @@ def _result(grant: DeviceGrant, request: Plain) -> Plain:
         result["consumedCapacity"] = {name: _quantity(amount) for name, amount in grant.consumed.items()}
     if request.get("tolerations"):
         result["tolerations"] = request["tolerations"]
+    if grant.binding is not None:
+        result["bindingConditions"] = list(grant.binding.required)
+        if grant.binding.failure:
+            result["bindingFailureConditions"] = list(grant.binding.failure)
     return result
 
 

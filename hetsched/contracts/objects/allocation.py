@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..message import Message
-from .devices import DeviceId
+from .devices import BindingConditions, DeviceId
 from .node_constraints import NodeTerm
 
 
@@ -59,6 +59,7 @@ class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     `node_terms` selects the nodes that can access the device; an empty tuple means all nodes, None only the pod's node.
     `consumed` is the consumed capacity (in thousandths, by name) if the pod gets a share of the device, else None. With
     admin access (`admin`), the device is not used exclusively. `zone` is the near NUMA zone, or None if it is unknown.
+    `binding` contains the conditions that the pod waits for before it is bound.
     """
 
     claim: str
@@ -69,6 +70,7 @@ class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     admin: bool = False
     consumed: dict[str, int] | None = None
     zone: str | None = None
+    binding: BindingConditions | None = None
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):

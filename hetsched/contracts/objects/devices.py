@@ -49,6 +49,17 @@ class DeviceCapacity(msgspec.Struct, frozen=True):
     step: int | None = None
 
 
+class BindingConditions(msgspec.Struct, frozen=True):
+    """Condition types in a claim's status that a pod waits for before it is bound.
+
+    The pod is bound when all `required` conditions of the device are true. If a `failure` condition is true, the
+    allocation is withdrawn.
+    """
+
+    required: tuple[str, ...]
+    failure: tuple[str, ...] = ()
+
+
 class Device(msgspec.Struct, frozen=True):
     """One device of a ResourceSlice.
 
@@ -58,7 +69,9 @@ class Device(msgspec.Struct, frozen=True):
     `attributes` have qualified names, and `versions` contains those of type version. `capacity` has the published
     names. A `shared` device allows several allocations, each of which consumes capacity. `taints` are the NoSchedule
     and NoExecute taints of the slice and of DeviceTaintRules. `consumes` contains the amounts (in thousandths) of the
-    pool's counters, by `set/counter`. `blocked` is the reason why the device must not be allocated.
+    pool's counters, by `set/counter`. `blocked` is the reason why the device must not be allocated. With
+    `binds_to_node`, only the pod's node can use the device while it is allocated. `binding` contains the conditions for
+    the binding of the pod, None if there are none.
     """
 
     id: DeviceId
@@ -71,6 +84,8 @@ class Device(msgspec.Struct, frozen=True):
     node_terms: tuple[NodeTerm, ...] | None = None
     consumes: dict[str, int] = {}
     shared: bool = False
+    binds_to_node: bool = False
+    binding: BindingConditions | None = None
 
 
 class AllocatedDevice(msgspec.Struct, frozen=True, omit_defaults=True):

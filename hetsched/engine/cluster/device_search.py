@@ -1,7 +1,8 @@
 """Search for the devices of one pod on one node.
 
 Devices are searched request by request, in the order of names, with the first alternative that leads to a solution. The
-search stops after `MOST_STEPS` steps and reports that it was stopped.
+search stops after `MOST_STEPS` steps and reports that it was stopped. Pools with binding conditions follow the other
+pools, because their pods wait before they are bound.
 Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
 """
 
@@ -67,7 +68,10 @@ class DeviceSearch:
     ) -> None:
         self._known = known
         self._matching = matching
-        self._indexes = sorted(indexes, key=lambda index: known.devices[index].id)
+        devices = [known.devices[index] for index in indexes]
+        late = {device.id.pool_key for device in devices if device.binding is not None}
+        ids = {index: device.id for index, device in zip(indexes, devices, strict=True)}
+        self._indexes = sorted(indexes, key=lambda index: (ids[index].pool_key in late, ids[index]))
         self._usage = usage
         self._avoided = frozenset(known.devices[index].id for index in avoided)
         self._ignore_taints = ignore_taints
@@ -226,5 +230,14 @@ def _value(constraint: AttributeConstraint, choice: _Choice) -> tuple[type, bool
 
 def _grant(choice: _Choice) -> DeviceGrant:
     claim, device = choice.place.claim, choice.device
-    node_terms = None if device.node else device.node_terms or ()
-    return DeviceGrant(claim.name, claim.uid, choice.place.name, device.id, node_terms, choice.admin, choice.consumed)
+    node_terms = None if device.node or device.binds_to_node else device.node_terms or ()
+    return DeviceGrant(
+        claim=claim.name,
+        uid=claim.uid,
+        request=choice.place.name,
+        device=device.id,
+        node_terms=node_terms,
+        admin=choice.admin,
+        consumed=choice.consumed,
+        binding=device.binding,
+    )

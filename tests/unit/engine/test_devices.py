@@ -10,7 +10,8 @@ import yaml
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.api.decision import Verdict
-from hetsched.contracts.objects.devices import DeviceCapacity, DeviceId
+from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import BindingConditions, DeviceCapacity, DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.engine.cluster.state import ClusterState
@@ -113,11 +114,13 @@ class Scene:
         self.state = ClusterState.of(content)
         self.scheduler = Scheduler(self.state, compile_policy(BUILTIN["hetsched"], load_registry()))
         self.placed: dict[str, tuple[str | None, list[str]]] = {}
+        self.grants: dict[str, tuple[DeviceGrant, ...]] = {}
         self.diagnosed: dict[str, tuple[Verdict, str]] = {}
         for one in content.pending:
             outcome = self.scheduler.schedule(one)
             devices = [f"{grant.request}={grant.device.name}" for grant in outcome.allocation.devices]
             self.placed[one.name] = outcome.node, devices
+            self.grants[one.name] = outcome.allocation.devices
             if outcome.node is None:
                 found = diagnose(self.scheduler, one)
                 self.diagnosed[one.name] = found.verdict, found.reasons[0].code
@@ -218,7 +221,7 @@ def test_long_search_ends_with_a_reason() -> None:
 @pytest.mark.parametrize(
     "blocked",
     [
-        {"bindsToNode": True},
+        {"attributes": {"model": {"newType": 1}}},
         {"somethingNew": 1},
     ],
 )
@@ -229,6 +232,25 @@ def test_device_with_unsupported_requirements_is_not_allocated(blocked: dict[str
         node("n1"), slice_of("n1", device("d0", **blocked), device("d1")), claim("c", exactly("gpu")), pod("c")
     )
     assert scene.placed["p"] == ("n1", ["gpu=d1"])
+
+
+def test_pools_with_binding_conditions_are_used_last() -> None:
+    attached = device("d0", bindingConditions=["Attached"], bindingFailureConditions=["Broken"])
+    local, fabric = slice_of("n1", device("d1")), shared_slice(attached, allNodes=True)
+    scene = Scene(node("n1"), local, fabric, claim("c", exactly("gpu")), pod("c"))
+    assert scene.placed["p"] == ("n1", ["gpu=d1"])
+    both = claim("c", exactly("gpu", count=2))
+    scene = Scene(node("n1"), local, fabric, both, pod("c"))
+    assert scene.placed["p"] == ("n1", ["gpu=d1", "gpu=d0"])
+
+
+@pytest.mark.parametrize(("binds", "nodes"), [(True, None), (False, ())])
+def test_grant_contains_the_binding_conditions_of_its_device(binds: bool, nodes: tuple[()] | None) -> None:
+    conditions = {"bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
+    fabric = shared_slice(device("d0", bindsToNode=binds, **conditions), allNodes=True)
+    scene = Scene(node("n1"), fabric, claim("c", exactly("gpu")), pod("c"))
+    (grant,) = scene.grants["p"]
+    assert (grant.binding, grant.node_terms) == (BindingConditions(("Attached",), ("Broken",)), nodes)
 
 
 def taint_rule(selector: dict[str, Any] | None, effect: str = "NoSchedule") -> dict[str, Any]:

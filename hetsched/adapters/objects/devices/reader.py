@@ -2,7 +2,7 @@
 
 The objects are ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims. Only the slices of a pool's highest
 generation are used, and only if all of them are present. DeviceTaintRules add taints to the devices that they select. A
-device that needs an unsupported feature (binding conditions) is kept but never allocated. A claim that requests an
+device with an unknown field is kept but never allocated. A claim that requests an
 unsupported feature is kept; pods that use the claim are refused with the name of the field. Unknown fields are treated
 as unsupported. Selectors are evaluated in order, those of the class first, and each only for devices that match the
 previous ones.

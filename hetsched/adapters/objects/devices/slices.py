@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.devices import Device, DeviceCapacity, DeviceId, Value
+from hetsched.contracts.objects.devices import BindingConditions, Device, DeviceCapacity, DeviceId, Value
 from hetsched.contracts.objects.node_report import HARD_EFFECTS, Taint
 
 from .. import keys
@@ -16,7 +16,7 @@ from ..selectors import node_terms
 
 _DEVICE = {
     "name", "attributes", "capacity", "taints", "nodeName", "nodeSelector", "allNodes", "consumesCounters",
-    "allowMultipleAllocations",
+    "allowMultipleAllocations", "bindsToNode", "bindingConditions", "bindingFailureConditions",
     keys.EXPORT_BLOCKED,
 }  # fmt: skip
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
@@ -48,6 +48,8 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
             consumes=consumed_counters(device),
             shared=device.flag("allowMultipleAllocations"),
             taints=tuple(filter(None, map(device_taint, device.views("taints")))),
+            binds_to_node=device.flag("bindsToNode"),
+            binding=_binding_conditions(device),
         )
 
 
@@ -72,6 +74,11 @@ def device_taint(taint: FieldView) -> Taint | None:
     """Read a taint; return None if its effect, such as `None` or an unknown one, does not prevent allocations."""
     effect = taint.text("effect")
     return Taint(taint.text("key"), taint.text("value"), effect) if effect in HARD_EFFECTS else None
+
+
+def _binding_conditions(device: FieldView) -> BindingConditions | None:
+    required = device.texts("bindingConditions")
+    return BindingConditions(required, device.texts("bindingFailureConditions")) if required else None
 
 
 def _attributes(device: FieldView, driver: str) -> tuple[dict[str, Value], str]:

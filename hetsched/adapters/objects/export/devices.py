@@ -78,6 +78,11 @@ def _device(device: Device) -> Plain:
         plain["allowMultipleAllocations"] = True
     if device.consumes:
         plain["consumesCounters"] = _counters("counterSet", device.consumes)
+    if device.binds_to_node:
+        plain["bindsToNode"] = True
+    if device.binding is not None:
+        plain["bindingConditions"] = list(device.binding.required)
+        plain["bindingFailureConditions"] = list(device.binding.failure)
     if device.taints:
         plain["taints"] = [to_plain(taint) for taint in device.taints]
     return plain | ({keys.EXPORT_BLOCKED: device.blocked} if device.blocked else {})
