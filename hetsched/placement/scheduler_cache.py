@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.compiled.batch import BatchScheduler
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import Registry, load_registry
@@ -43,6 +44,7 @@ from .models import Nomination
 from .scheduling_queue.node_backoffs import AvoidedNodesCache
 
 _MAX_CACHED_POLICIES = 16
+_MANY = 10**9  # a process that lives long decides many pods in batches
 # Facts that do not affect the reservations of a node: changed values are applied directly.
 _INDEPENDENT_FACTS = (
     "ready", "unschedulable", "taints", "labels", "annotations", "problems", "source", "observed_at", "uid",
@@ -61,6 +63,7 @@ class SchedulerCache:
         self._snapshot: ClusterSnapshot | None = None
         self._policies: dict[tuple[str, int], Policy] = {}
         self._schedulers: dict[tuple[str, int], Scheduler] = {}
+        self._batch_schedulers: dict[str, BatchScheduler] = {}
         self._gang_backoffs: dict[str, float] = {}  # gangs in back-off, which are not stored in rows
         self._avoided = AvoidedNodesCache(cluster_id)
         self.columns: ClusterColumns | None = None  # as read at the last refresh of the state
@@ -212,8 +215,17 @@ class SchedulerCache:
         if known is None or known.policy is not policy:
             if len(self._schedulers) >= _MAX_CACHED_POLICIES:
                 self._schedulers.clear()
+                self._batch_schedulers.clear()
             evicts = self._snapshot.evicts or self._snapshot.nominates
             known = self._schedulers[key] = Scheduler(self._snapshot.state, policy, evicts=evicts)
+        return known
+
+    def batch_scheduler(self, spec: PolicySpec) -> BatchScheduler:
+        """Return the compiled loop of a policy revision on the current state; loads the machine code if necessary."""
+        scheduler = self.scheduler(spec)
+        known = self._batch_schedulers.get(spec.name)
+        if known is None or known.scheduler is not scheduler:
+            known = self._batch_schedulers[spec.name] = BatchScheduler(scheduler, expected=_MANY)
         return known
 
     def mark_committed(self, revision: int, pods: Iterable[str] = ()) -> None:
@@ -243,6 +255,7 @@ class SchedulerCache:
         """Drop the state; the next use loads it from the database."""
         self._snapshot = None
         self._schedulers.clear()
+        self._batch_schedulers.clear()
 
 
 _caches: dict[int, SchedulerCache] = {}

@@ -205,6 +205,8 @@ HETSCHED_DEMO_SECONDS = ENV.number("HETSCHED_DEMO_SECONDS", 2, least=1, most=60)
 HETSCHED_KEEP_WITH_DECISION = ENV.choice("HETSCHED_KEEP_WITH_DECISION", ("nodes", "verdict", "reasons", "matrix"))
 _top_nodes = ENV.number("HETSCHED_TOP_NODES", 3, least=0, most=100)
 HETSCHED_TOP_NODES = {"nodes": _top_nodes, "matrix": 1_000_000}.get(HETSCHED_KEEP_WITH_DECISION, 0)
+# Pods that a process decides in batches before it loads the machine code of the compiled loop, 120 MiB.
+HETSCHED_COMPILE_AFTER_PODS = ENV.number("HETSCHED_COMPILE_AFTER_PODS", 5000, least=0, most=1_000_000_000)
 HETSCHED_KEEP_FINISHED_HOURS = ENV.number("HETSCHED_KEEP_FINISHED_HOURS", 168, least=1, most=87_600)
 HETSCHED_KEEP_SUMMARIES_DAYS = ENV.number("HETSCHED_KEEP_SUMMARIES_DAYS", 90, least=1, most=36_500)
 

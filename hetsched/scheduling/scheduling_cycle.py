@@ -18,7 +18,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from hetsched.contracts.api.decision import GANG_SOURCE, PREEMPTION_SOURCE, Evicted, NodeOutcome, Reason, Verdict
+from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Evicted, NodeOutcome, Reason
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
@@ -37,13 +37,24 @@ from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import FREE_SECONDS
 from hetsched.placement.scheduling_result import Result
 
+from .compiled_runs import CompiledRuns, UpcomingPods
 from .hold_use import BatchReservations, HoldAssignment
 from .nominations import Nominees, was_refused
+from .placed_results import PlacedResults
 from .rejection_explanations import RejectionExplanations
-from .result_messages import image_warnings, placement_summary, possible_preemption, unknown_images
-from .unplaced_results import nominated_result, rejected_result, timed_out_result, with_requeue
+from .result_messages import possible_preemption
+from .unplaced_results import (
+    failed_result,
+    mixed_gang_result,
+    mixed_gangs,
+    nominated_result,
+    refused_result,
+    rejected_result,
+    timed_out_result,
+    unknown_policy_result,
+    with_requeue,
+)
 
-_SCORE_DIGITS = 6
 TURN_SECONDS = 1.25 * FREE_SECONDS  # still above FREE_SECONDS in the next batch, where the namespace then comes last
 log = structlog.get_logger(__name__)
 
@@ -73,11 +84,12 @@ class SchedulingCycle:
         self._schedulers: dict[int, Scheduler] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._assumed: list[tuple[int, Outcome, Scheduler]] = []
+        self._runs = CompiledRuns(cache, specs, top_nodes)
         self._nominees = Nominees(snapshot)
         self._reservations = BatchReservations(snapshot, ())
         self._explanations = RejectionExplanations(snapshot, cache.cluster_id)
         self._refused_evictions: dict[int, list[Reason]] = defaultdict(list)
-        self._unmeasured: tuple[Message, ...] | None = None
+        self._placed = PlacedResults(snapshot)
         if snapshot.nominates:
             self._protect_victims(unevictable_pods(cache.cluster_id) if has_refused_evictions else {})
 
@@ -106,29 +118,37 @@ class SchedulingCycle:
         """
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in pending}
-        self._mixed_gangs = _mixed_gangs(pending)
+        self._mixed_gangs = mixed_gangs(pending)
         self._reservations = BatchReservations(self.snapshot, pending)
         self._use_mix(pending)
         results: list[Result] = []
         remaining = Counter(pod.spec.namespace for pod in pending)
         namespace_seconds: dict[str, float] = defaultdict(float)
-        for spec in self._order([pod.spec for pod in pending], policy, used_seconds or {}):
-            elapsed = time.monotonic() - began
+        upcoming = self._upcoming(pods, policy, used_seconds or {})
+        while upcoming:
+            pod = upcoming.first(1)[0]
+            namespace, elapsed = pod.spec.namespace, time.monotonic() - began
             may_end = bool(results) and (len(results) >= most or elapsed > seconds)
-            if namespace_seconds[spec.namespace] > TURN_SECONDS and spec.namespace not in (used_seconds or {}):
+            if namespace_seconds[namespace] > TURN_SECONDS and namespace not in (used_seconds or {}):
                 # the next batch decides other namespaces first
-                may_end = may_end or remaining[spec.namespace] < remaining.total()
-            if may_end and self._may_end_before(spec, results[-1].waiting.spec):
+                may_end = may_end or remaining[namespace] < remaining.total()
+            if may_end and self._may_end_before(pod.spec, results[-1].waiting.spec):
                 break
-            pod, pod_began = pods[spec.key], time.perf_counter()
-            if may_end and elapsed > 3 * seconds:
-                results.append(timed_out_result(pod, self.specs.get(pod.policy)))
-            else:
-                results.append(self._decide_pod(pod, len(results)))
-            self.took_seconds.append(0.0)
-            self._charge(spec, len(results) - 1, pod_began)
-            namespace_seconds[spec.namespace] += self.took_seconds[-1]
-            remaining[spec.namespace] -= 1
+            run_began = time.perf_counter()
+            run = self._place_run(upcoming, len(results), most - len(results))
+            if not run and may_end and elapsed > 3 * seconds:
+                run = [timed_out_result(pod, self.specs.get(pod.policy))]
+            elif not run:
+                run = [self._decide_pod(pod, len(results))]
+            upcoming.drop(len(run))
+            took = (time.perf_counter() - run_began) / len(run)
+            for result in run:
+                results.append(result)
+                self.took_seconds.append(0.0)
+                self._charge(result.waiting.spec, len(results) - 1, took)
+                namespace_seconds[result.waiting.spec.namespace] += took
+                remaining[result.waiting.spec.namespace] -= 1
+        self._runs.count(pending)
         return self._end_batch(results)
 
     def place(
@@ -148,14 +168,19 @@ class SchedulingCycle:
         pods = {pod.spec.key: pod for pod in pending}
         self._use_mix(pending)
         results: list[Result] = []
-        for tried, spec in enumerate(self._order([pod.spec for pod in pending], policy, used_seconds)):
-            if tried and time.monotonic() - began > seconds:
+        upcoming, has_tried = self._upcoming(pods, policy, used_seconds), False
+        self._runs.count(pending)
+        while upcoming:
+            if has_tried and time.monotonic() - began > seconds:
                 return results, False
-            pod_began = time.perf_counter()
-            result = self._place_pod(pods[spec.key], len(results))
-            if result is not None:
-                results.append(result)
-                self.took_seconds.append(time.perf_counter() - pod_began)
+            run_began, has_tried = time.perf_counter(), True
+            run = self._place_run(upcoming, len(results), len(pending))
+            if not run:
+                result = self._place_pod(upcoming.first(1)[0], len(results))
+                run = [] if result is None else [result]
+            upcoming.drop(max(len(run), 1))
+            results += run
+            self.took_seconds += [(time.perf_counter() - run_began) / max(len(run), 1)] * len(run)
         return results, True
 
     def undo(self) -> None:
@@ -170,9 +195,8 @@ class SchedulingCycle:
         if any(self.cache.policy(spec).wants_mix for spec in policies_used):
             self.snapshot.state.use_mix(self.snapshot.state.placed_mix())
 
-    def _charge(self, pod: PodSpec, position: int, began: float) -> None:
-        """Add the time since `began` (time.perf_counter()) to a pod's decision and to its namespace."""
-        took = time.perf_counter() - began
+    def _charge(self, pod: PodSpec, position: int, took: float) -> None:
+        """Add a duration in seconds to a pod's decision and to its namespace."""
         self.took_seconds[position] += took
         self.cache.decision_seconds[pod.namespace] += took
 
@@ -194,16 +218,32 @@ class SchedulingCycle:
         order = policy.queue(pods, state, used_seconds)
         return order if policy.follows_placements else together(list(order))
 
+    def _upcoming(
+        self, pods: Mapping[str, PendingPod], policy: Policy | None, used_seconds: Mapping[str, float]
+    ) -> UpcomingPods:
+        order = self._order([pod.spec for pod in pods.values()], policy, used_seconds)
+        return UpcomingPods(order, pods, is_fixed=policy is None or not policy.follows_placements)
+
+    def _place_run(self, upcoming: UpcomingPods, position: int, most: int) -> list[Result]:
+        """Place the next pods in the compiled loop; the list is empty if the cycle must decide the next pod."""
+        try:
+            placements = [] if self.failed else self._runs.place(upcoming, max(most, 1))
+        except Exception:
+            log.exception("the compiled loop failed")
+            self.failed = True
+            return []
+        results: list[Result] = []
+        for pending, (outcome, top) in zip(upcoming.first(len(placements)), placements, strict=True):
+            scheduler = self.cache.scheduler(self.specs[pending.policy])
+            self._outcomes[pending.spec.key] = outcome
+            self._assumed.append((position + len(results), outcome, scheduler))
+            results.append(self._placed.result(pending, scheduler, outcome, top))
+        return results
+
     def _decide_pod(self, pending: PendingPod, position: int) -> Result:
         spec = self.specs.get(pending.policy)
         if spec is None:
-            reason = Reason(
-                "PolicyUnknown",
-                "policy",
-                0,
-                Message("policy {policy} has no active version", policy=repr(pending.policy)),
-            )
-            return Result(pending, Verdict.NOT_NOW, reason.message, pending.policy, 0, reasons=(reason,))
+            return unknown_policy_result(pending)
         try:
             return self._schedule_pod(pending, spec, position)
         except Exception as error:
@@ -212,11 +252,7 @@ class SchedulingCycle:
             # remove the failed pod now, so that the other pods can use its capacity; the snapshot is discarded later
             with suppress(Exception):
                 self.snapshot.state.forget(pending.spec.key)
-            reason = Reason(
-                "EngineError", "engine", 0, Message("the decision failed: {name}", name=type(error).__name__)
-            )
-            summary = Message("{pod} could not be scheduled: {name}", pod=pending.spec.key, name=type(error).__name__)
-            return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
+            return failed_result(pending, spec, error)
 
     def _place_pod(self, pending: PendingPod, position: int) -> Result | None:
         """Assume a pod on the best node, without preemption; return None if it fits no node or waits in Permit."""
@@ -236,14 +272,12 @@ class SchedulingCycle:
         if outcome.node is None:
             return None
         self._assumed.append((position, outcome, scheduler))
-        return self._placed_result(pending, spec, outcome, top, ())
+        return self._placed.result(pending, scheduler, outcome, top)
 
     def _schedule_pod(self, pending: PendingPod, spec: PolicySpec, position: int) -> Result:
         pod = pending.spec
         if gang_key(pod) in self._mixed_gangs:
-            message = Message("gang {key}: its members name different policies", key=gang_key(pod) or "")
-            reason = Reason("GangMixed", GANG_SOURCE, 0, message)
-            return rejected_result(pending, spec, Verdict.MISCONFIGURED, message, (reason,))
+            return mixed_gang_result(pending, spec)
         scheduler = self.cache.scheduler(spec)
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
@@ -269,7 +303,7 @@ class SchedulingCycle:
                 *possible_preemption(outcome),
                 *self._refused_evictions.get(pending.pod_id, ()),
             )
-            summary = joined("; ", [diagnosis.summary, *self._by_requests(scheduler)])
+            summary = joined("; ", [diagnosis.summary, *self._placed.stale_use(scheduler)])
             refused = rejected_result(pending, spec, diagnosis.verdict, summary, reasons)
             after_refusal = (
                 for_anything(PREEMPTION_SOURCE, Message("")) if pending.pod_id in self._refused_evictions else ()
@@ -280,7 +314,7 @@ class SchedulingCycle:
         self._assumed.append((position, outcome, scheduler))
         if outcome.evicted and self.snapshot.nominates:
             return self._nominate(pending, spec, outcome, top, evicted, scheduler)
-        return self._placed_result(pending, spec, outcome, top, evicted)
+        return self._placed.result(pending, scheduler, outcome, top, evicted)
 
     def _reservation_result(
         self, pending: PendingPod, spec: PolicySpec, assignment: HoldAssignment, scheduler: Scheduler, position: int
@@ -288,7 +322,7 @@ class SchedulingCycle:
         """Return the result of a pod that uses its reserved capacity."""
         self._outcomes[pending.spec.key] = assignment.outcome
         self._assumed.append((position, assignment.outcome, scheduler))
-        result = self._placed_result(pending, spec, assignment.outcome, assignment.top, ())
+        result = self._placed.result(pending, scheduler, assignment.outcome, assignment.top)
         template = "{detail}, on the capacity reserved by hold {n}"
         summary = Message(template, detail=result.summary, n=assignment.hold_id)
         return msgspec.structs.replace(result, summary=summary, used_reservation=assignment.reservation)
@@ -306,7 +340,7 @@ class SchedulingCycle:
         before = {placed.pod.key: placed for placed in outcome.evicted}
         found, superseded = self._nominees.settle(outcome, evicted)
         if found is None:
-            return msgspec.structs.replace(self._placed_result(pending, spec, outcome, top, ()), overridden=superseded)
+            return msgspec.structs.replace(self._placed.result(pending, scheduler, outcome, top), overridden=superseded)
         state = scheduler.state
         own = state.forget(outcome.pod.key)
         assert own is not None
@@ -319,44 +353,6 @@ class SchedulingCycle:
 
     def _waits_in_permit(self, key: str) -> bool:
         return key in self._outcomes and self._outcomes[key].is_waiting
-
-    def _placed_result(
-        self,
-        pending: PendingPod,
-        spec: PolicySpec,
-        outcome: Outcome,
-        top: tuple[NodeOutcome, ...],
-        evicted: tuple[Evicted, ...],
-    ) -> Result:
-        assert outcome.node is not None
-        score = round(outcome.score, _SCORE_DIGITS)
-        scheduler = self.cache.scheduler(spec)
-        message = placement_summary(pending.spec.key, outcome, f"{score:.1f}")
-        return Result(
-            pending,
-            Verdict.PLACED,
-            joined(
-                "; ", [message, *unknown_images(pending.spec), *image_warnings(outcome), *self._by_requests(scheduler)]
-            ),
-            spec.name,
-            spec.version,
-            node_id=self.snapshot.node_ids[outcome.node],
-            node_name=outcome.node,
-            allocation=outcome.allocation,
-            score=score,
-            top=top,
-            evicted=evicted,
-        )
-
-    def _by_requests(self, scheduler: Scheduler) -> tuple[Message, ...]:
-        """Return a note with the number of nodes that were rated by requests, because their measured usage is stale."""
-        if not scheduler.policy.measures:
-            return ()
-        if self._unmeasured is None:
-            late, nodes = len(scheduler.state.stale()), len(scheduler.state.reports)
-            template = "for {n} of {m} nodes, the decision uses requests because the measured use is stale"
-            self._unmeasured = (Message(template, n=late, m=nodes),) if late else ()
-        return self._unmeasured
 
     def _end_batch(self, results: list[Result]) -> list[Result]:
         """Undo placements that Permit plugins neither allowed nor rejected, and explain all undone placements."""
@@ -374,7 +370,7 @@ class SchedulingCycle:
                 undone = self._undone_result(pending, self.specs[pending.policy], outcome, scheduler)
                 # Other victims are evicted in any case, because later pods may have been placed on their resources.
                 results[position] = msgspec.structs.replace(undone, evicted=evicted)
-                self._charge(pending.spec, position, began)
+                self._charge(pending.spec, position, time.perf_counter() - began)
         if any(outcome.node is None for _, outcome, _ in self._assumed):
             return [with_requeue(result) for result in results]
         return results
@@ -386,17 +382,4 @@ class SchedulingCycle:
             found = self._explanations.explain(scheduler, pending.spec)
             refused = rejected_result(pending, spec, found.verdict, found.summary, found.recorded)
             return msgspec.structs.replace(refused, waits_for=found.waits_for)
-        plugin, refusal = outcome.refusal
-        reason = Reason(refusal.code, plugin, 0, refusal.message)
-        summary = Message("{pod} waits: {detail}", pod=pending.spec.key, detail=reason.message)
-        return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
-
-
-def _mixed_gangs(waiting: Sequence[PendingPod]) -> set[str]:
-    """Return the gangs whose members name different policies; such members cannot wait for each other."""
-    policies: dict[str, set[str]] = defaultdict(set)
-    for pod in waiting:
-        key = gang_key(pod.spec)
-        if key is not None:
-            policies[key].add(pod.policy)
-    return {key for key, names in policies.items() if len(names) > 1}
+        return refused_result(pending, spec, *outcome.refusal)

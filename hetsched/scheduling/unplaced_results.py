@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.queueing_hints import for_anything
+from hetsched.engine.framework.status import Refusal
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import NominatedNode, Result
 
@@ -25,6 +27,36 @@ def rejected_result(
     pending: PendingPod, spec: PolicySpec, verdict: Verdict, summary: Message, reasons: tuple[Reason, ...]
 ) -> Result:
     return Result(pending, verdict, summary, spec.name, spec.version, reasons=reasons)
+
+
+def unknown_policy_result(pending: PendingPod) -> Result:
+    message = Message("policy {policy} has no active version", policy=repr(pending.policy))
+    reason = Reason("PolicyUnknown", "policy", 0, message)
+    return Result(pending, Verdict.NOT_NOW, message, pending.policy, 0, reasons=(reason,))
+
+
+def failed_result(pending: PendingPod, spec: PolicySpec, error: Exception) -> Result:
+    """Return the result of a pod on which the engine failed."""
+    name = type(error).__name__
+    reason = Reason("EngineError", "engine", 0, Message("the decision failed: {name}", name=name))
+    summary = Message("{pod} could not be scheduled: {name}", pod=pending.spec.key, name=name)
+    return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
+
+
+def mixed_gangs(pending: Sequence[PendingPod]) -> set[str]:
+    """Return the gangs whose members name different policies; such members cannot wait for each other."""
+    policies: dict[str, set[str]] = defaultdict(set)
+    for pod in pending:
+        key = gang_key(pod.spec)
+        if key is not None:
+            policies[key].add(pod.policy)
+    return {key for key, names in policies.items() if len(names) > 1}
+
+
+def mixed_gang_result(pending: PendingPod, spec: PolicySpec) -> Result:
+    message = Message("gang {key}: its members name different policies", key=gang_key(pending.spec) or "")
+    reason = Reason("GangMixed", GANG_SOURCE, 0, message)
+    return rejected_result(pending, spec, Verdict.MISCONFIGURED, message, (reason,))
 
 
 def nominated_result(
@@ -47,6 +79,13 @@ def nominated_result(
     )
     waits = (victims_wait, *diagnosis.waits_for)
     return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
+
+
+def refused_result(pending: PendingPod, spec: PolicySpec, plugin: str, refusal: Refusal) -> Result:
+    """Return the result of a pod whose placement a plugin refused after the pod was assumed."""
+    reason = Reason(refusal.code, plugin, 0, refusal.message)
+    summary = Message("{pod} waits: {detail}", pod=pending.spec.key, detail=reason.message)
+    return rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
 
 
 def timed_out_result(pending: PendingPod, spec: PolicySpec | None) -> Result:

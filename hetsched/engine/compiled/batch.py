@@ -16,12 +16,13 @@ import sys
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsched.contracts.api.decision import NodeOutcome
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.engine.cluster.columns import UNKNOWN, Ints
@@ -30,8 +31,12 @@ from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import SharedReservation
 from hetsched.engine.framework.cycle import Scheduler, merge_allocations
 from hetsched.engine.framework.outcome import Outcome
+from hetsched.engine.framework.policy import Policy
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Refusal
+
+if TYPE_CHECKING:
+    from .loop_arrays import BatchDecisions
 
 
 class SharedAllocations:
@@ -70,27 +75,35 @@ class SharedAllocations:
 _MIN_PODS_TO_LOAD = 10_000
 _MIN_PODS_TO_COMPILE = 200_000
 _SHORT = 4
+# `place_first` looks at most this many pods ahead, and at fewer after a pod that the loop could not place.
+_MOST_AHEAD = 256
+_MOST_BEST = 100
 _MOST_SHAPES = 100_000
 _MOST_KNOWN = 400_000
 _LOG_ROOM = 1_000_000
 _HIGHEST = 2**63 - 1
 
 
+def covers(policy: Policy) -> bool:
+    """Return whether the loop can place pods under a policy."""
+    reserved = all(plugin.info.compiled_reserve is not None for plugin in policy.reserves)
+    return reserved and all(plugin.selective for plugin in policy.permits)
+
+
 class BatchScheduler:
     """Schedule batches with one scheduler's state and policy, and cache compiled shapes between batches.
 
     `expected` is the number of pods in all batches together. If it is small, the cycle schedules them, because it needs
-    no machine code. `shortest` is the minimum length of a run that is passed to the loop.
+    no machine code. `shortest` is the minimum length of a run that is passed to the loop. `ahead` is the number of pods
+    at which the next call of `place_first` looks.
     """
 
     def __init__(self, scheduler: Scheduler, *, expected: int, shortest: int = _SHORT) -> None:
         self.scheduler = scheduler
         self._shortest = shortest
-        policy = scheduler.policy
-        possible = all(plugin.info.compiled_reserve is not None for plugin in policy.reserves)
-        possible = possible and all(plugin.selective for plugin in policy.permits)
-        self._possible = possible and _is_worthwhile(expected)
-        self._learnt: _BatchCache | None = None
+        self._possible = covers(scheduler.policy) and _is_worthwhile(expected)
+        self.ahead = _MOST_AHEAD
+        self._learnt: BatchCache | None = None
 
     def schedule(self, pods: Sequence[PodSpec]) -> list[Outcome]:
         """Decide and assume `pods` in the given order."""
@@ -102,6 +115,38 @@ class BatchScheduler:
         else:
             outcomes.extend(map(self.scheduler.schedule, pods))
         return outcomes
+
+    def place_first(self, pods: Sequence[PodSpec], best: int) -> list[tuple[Outcome, tuple[NodeOutcome, ...]]]:
+        """Decide and assume the first of these pods that the loop can place; the caller decides the next pod.
+
+        Each outcome is returned with the `best` best nodes before the pod was placed. The result is empty if the cycle
+        must decide the first pod.
+        """
+        if not self._possible or best > _MOST_BEST:
+            return []
+        run = list(pods[: self.ahead])
+        placed = self.scheduler.state.placed_pods
+        end = next((i for i, pod in enumerate(run) if pod.key in placed), len(run))
+        decided = self._place_first(run[:end], best) if end >= self._shortest else []
+        self.ahead = min(max(2 * len(decided), self._shortest), _MOST_AHEAD)
+        return decided
+
+    def _place_first(self, pods: list[PodSpec], best: int) -> list[tuple[Outcome, tuple[NodeOutcome, ...]]]:
+        state = self.scheduler.state
+        expecting = [state.experience.applied(pod) for pod in pods] if state.experience else pods
+        positions = None
+        while positions is None:  # a new resource widened the columns, which makes all cached shapes invalid
+            learnt = self._current()
+            positions = learnt.positions(expecting)
+        unplaceable = np.flatnonzero(positions < 0)
+        end = self._independent_pods(pods, 0, int(unplaceable[0]) if unplaceable.size else len(pods))
+        if end < self._shortest:
+            return []
+        pods, keys = pods[:end], [pod.key for pod in pods[:end]]
+        stops = np.ones(end, np.bool_)
+        outcomes, decided = learnt.place(pods, expecting[:end], keys, positions[:end], stops, best)
+        found = learnt.best_nodes(keys[: len(outcomes)], positions[: len(outcomes)], decided)
+        return list(zip(outcomes, found, strict=True))
 
     def _placeable(self, keys: list[str]) -> bool:
         distinct = set(keys)
@@ -122,7 +167,7 @@ class BatchScheduler:
             end = self._independent_pods(pods, start, ends[bisect_left(ends, start)])
             if end - start >= self._shortest:
                 run = slice(start, end)
-                decided = learnt.place(pods[run], expecting[run], keys[run], positions[run], stops[run])
+                decided, _ = learnt.place(pods[run], expecting[run], keys[run], positions[run], stops[run])
                 outcomes += decided
                 start += len(decided)
                 end = start + 1  # the pod that ended the run
@@ -144,21 +189,21 @@ class BatchScheduler:
         )
         return next(selected, end)
 
-    def _current(self) -> _BatchCache:
+    def _current(self) -> BatchCache:
         learnt, state = self._learnt, self.scheduler.state
         if learnt is None or learnt.plans.epoch != state.epoch or learnt.is_full:
-            learnt = self._learnt = _BatchCache(self.scheduler)
+            learnt = self._learnt = BatchCache(self.scheduler)
         return learnt
 
 
-class _BatchCache:
+class BatchCache:
     """Cache for one epoch of the state: shapes, and parts of allocations that many pods share."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        from . import kernel, loop_arrays, plans  # machine code: loaded on first use by a batch
+        from . import best_nodes, kernel, loop_arrays, plans  # machine code: loaded on first use by a batch
 
         policy = scheduler.policy
-        self._arrays = loop_arrays
+        self._arrays, self._best = loop_arrays, best_nodes
         self._loop = kernel.loop_of(policy.formulas)
         self.scheduler = scheduler
         self.plans = plans.Plans(scheduler.state, policy, scheduler.evaluator, self._loop.codes)
@@ -259,18 +304,18 @@ class _BatchCache:
         keys: list[str],
         positions: Ints,
         stops: NDArray[np.bool_],
-    ) -> list[Outcome]:
+        best: int = 0,
+    ) -> tuple[list[Outcome], BatchDecisions]:
         """Decide and assume a run of pods, up to the first pod that fits nowhere and is left to the cycle.
 
-        `expecting` are the same pods with their learnt expected use; the state assumes these.
+        `expecting` are the same pods with their learnt expected use; the state assumes these. The result includes the
+        output of the loop, with the `best` best rows of each pod.
         """
         state, policy, plans = self.scheduler.state, self.scheduler.policy, self.plans
         self._sync_log(len(pods))
         ties = policy.spec.ties
         draws = _draws(ties.seed, keys) if ties.by == "random" else np.zeros(0, np.uint64)
-        decided = self._arrays.BatchDecisions(
-            np.empty(len(pods), np.int64), np.zeros(len(pods)), np.zeros(len(pods), np.int64)
-        )
+        decided = self._arrays.no_decisions(len(pods), best, len(plans.terms.weight))
         count, self._logged = self._loop.place(
             positions, stops, draws, state.columns.static, state.columns.load, plans.at, plans.terms, plans.kinds,
             plans.shapes, plans.kept, plans.values, plans.scratch, self._log, self._logged, decided,
@@ -292,7 +337,11 @@ class _BatchCache:
         ]
         state.adopt([key for key, row in zip(keys, rows, strict=False) if row >= 0], placed)
         self._synced = len(state.log)
-        return outcomes
+        return outcomes, decided
+
+    def best_nodes(self, keys: list[str], positions: Ints, decided: BatchDecisions) -> list[tuple[NodeOutcome, ...]]:
+        """Return the best nodes of pods that `place` decided."""
+        return self._best.best_nodes(self.plans, keys, positions, decided)
 
     def _sync_log(self, room: int) -> None:
         """Add the rows that were changed outside the loop to the loop's log, and reserve space for `room` more rows."""

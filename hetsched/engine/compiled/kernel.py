@@ -81,19 +81,28 @@ def _add_up(
 
     `least` (R,) is at most the free amount of each resource on every node of the stretch.
     """
-    kind, delta, extra = shapes.kind[shape], shapes.delta[shape], shapes.extra[shape]
+    kind, delta = shapes.kind[shape], shapes.delta[shape]
     for k in range(kinds.needs_start[kind], kinds.needs_start[kind + 1]):
         resource = kinds.needs[k]
         if delta[at.requested + resource] > least[resource]:
             keep_out_full(total, nodes, at, resource, delta[at.requested + resource])
     if shapes.cards.number[shapes.card[shape]] > 0:
         keep_out_without_cards(total, usable, shapes.card[shape], nodes, at, shapes.cards)
+    _add_scores(shape, 0, len(terms.weight), terms.weight, total, usable, nodes, static, load, at, terms, shapes)
+
+
+@loop_function
+def _add_scores(
+    shape: int, first: int, last: int, weights: Any, total: Any, usable: Any, nodes: Any,
+    static: Any, load: Any, at: Any, terms: Any, shapes: Any,
+) -> None:  # fmt: skip
+    """Run the formulas of the terms `first` to `last` (exclusive) of a shape, with these weights of all terms."""
+    delta, extra, variant = shapes.delta[shape], shapes.extra[shape], shapes.variant[shape]
     cards = (usable, terms.card_worth, static, load)
-    variant = shapes.variant[shape]
-    for term in range(len(terms.weight)):
+    for term in range(first, last):
         code = shapes.code[variant, term]
         if code >= 0:
-            _add_score(code, total, terms.weight[term], nodes, at, delta, extra, shapes.given[variant, term], cards)
+            _add_score(code, total, weights[term], nodes, at, delta, extra, shapes.given[variant, term], cards)
 
 
 @loop_function
@@ -205,6 +214,40 @@ def _drawn(totals: Any, best: float, draw: Any) -> int:
 
 
 @loop_function
+def _note_best(
+    p: int, shape: int, totals: Any, greatest: Any, scratch: Any, values: Any,
+    static: Any, load: Any, at: Any, terms: Any, shapes: Any, decided: Any,
+) -> None:  # fmt: skip
+    """Write the rows with the highest totals of pod `p`, with the unweighted score of each term, into `decided`."""
+    rows, best_totals = decided.best_rows[p], decided.best_totals[p]
+    found = 0
+    while found < len(rows):
+        row = _first_best(totals, greatest)
+        if totals[row] == NOWHERE:
+            break
+        rows[found], best_totals[found] = row, totals[row]
+        found += 1
+        totals[row] = NOWHERE
+        _set_greatest(greatest, row // BLOCK, totals)
+    for k in range(found):
+        totals[rows[k]] = best_totals[k]
+    one = scratch.total[:1]
+    for k in range(found):
+        row = rows[k]
+        _set_greatest(greatest, row // BLOCK, totals)
+        nodes = Stretch(static, load, values.free_milli[row : row + 1], row, row + 1, scratch.every[row : row + 1])
+        if shapes.cards.number[shapes.card[shape]] > 0:
+            keep_out_without_cards(one, scratch.usable, shapes.card[shape], nodes, at, shapes.cards)
+        for term in range(len(terms.weight)):
+            if terms.weight[term] > 0:
+                one[0] = -0.0  # the sum of -0.0 and a score is the score, even if it is -0.0
+                _add_scores(
+                    shape, term, term + 1, scratch.ones, one, scratch.usable, nodes, static, load, at, terms, shapes
+                )
+                decided.best_scores[p, k, term] = one[0]
+
+
+@loop_function
 def _place(
     pods: Any, stops: Any, draws: Any, static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any, kept: Any,
     values: Any, scratch: Any, log: Any, logged: int, decided: Any,
@@ -257,6 +300,7 @@ def _place(
         if len(draws):
             row = _drawn(totals[:nodes], best, draws[p])
         decided.row[p], decided.total[p] = row, best
+        _note_best(p, shape, totals, greatest, scratch, values, static, load, at, terms, shapes, decided)
         if shapes.cards.number[shapes.card[shape]] > 0:
             only = np.zeros(1)
             node = Stretch(static, load, values.free_milli, row, row + 1, every[row : row + 1])

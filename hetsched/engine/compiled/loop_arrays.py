@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.engine.cluster.columns import Floats, Ints
+from hetsched.engine.cluster.columns import UNKNOWN, Floats, Ints
 
 from .terms import NOWHERE, GpuDemands
 
@@ -84,11 +84,14 @@ class NodeValues(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for intermediate results. Array shapes: N nodes, M rows of the static block, L of the load block."""
+    """Memory for intermediate results. Array shapes: N nodes, M rows of the static block, L of the load block,
+    T terms.
+    """
 
     every: Ints  # (N,) the rows of all nodes
     totals: Floats  # (N rounded up to whole blocks,) of a shape whose totals are not cached
     greatest: Floats  # maximum of each block of `totals`
+    ones: Floats  # (T,) weights of 1 for all terms
     rows: Ints  # this field and all that follow hold one chunk of nodes
     total: Floats
     usable: Ints  # GPUs as bit sets
@@ -97,13 +100,14 @@ class Scratch(NamedTuple):
     load: Ints  # (L, chunk)
 
 
-def new_scratch(static_rows: int, load_rows: int, nodes: int) -> Scratch:
+def new_scratch(static_rows: int, load_rows: int, nodes: int, terms: int) -> Scratch:
     """Return the memory that the loop needs for a cluster."""
     width = -(-nodes // BLOCK)
     return Scratch(
         np.arange(nodes),
         np.full(width * BLOCK, NOWHERE),
         np.empty(width),
+        np.ones(terms),
         rows=np.zeros(CHUNK, np.int64),
         total=np.zeros(CHUNK),
         usable=np.zeros(CHUNK, np.int64),
@@ -114,11 +118,30 @@ def new_scratch(static_rows: int, load_rows: int, nodes: int) -> Scratch:
 
 
 class BatchDecisions(NamedTuple):
-    """Output of the loop for each pod: its node's row (-1 if not placed), that row's total, its GPUs as a bit set."""
+    """Output of the loop for each pod: its node's row (-1 if not placed), that row's total, its GPUs as a bit set.
 
-    row: Ints
-    total: Floats
-    cards: Ints
+    `best_rows` are the rows with the highest totals before the pod was placed, with their totals and the score of each
+    term. Array shapes: P pods, K best rows, T terms.
+    """
+
+    row: Ints  # (P,)
+    total: Floats  # (P,)
+    cards: Ints  # (P,)
+    best_rows: Ints  # (P, K), best first, ties by row; -1 after the last feasible row
+    best_totals: Floats  # (P, K)
+    best_scores: Floats  # (P, K, T), without weights; 0 for filters and for terms that skip the pod
+
+
+def no_decisions(pods: int, best: int, terms: int) -> BatchDecisions:
+    """Return the memory for the decisions of `pods` pods, each with its `best` best rows."""
+    return BatchDecisions(
+        np.empty(pods, np.int64),
+        np.zeros(pods),
+        np.zeros(pods, np.int64),
+        np.full((pods, best), UNKNOWN, np.int64),
+        np.zeros((pods, best)),
+        np.zeros((pods, best, terms)),
+    )
 
 
 def chunks(nodes: int) -> int:

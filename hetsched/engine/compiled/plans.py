@@ -51,6 +51,15 @@ class _StaticPart(NamedTuple):
     alone: str
 
 
+class ScoreSource(NamedTuple):
+    """Origin of a plugin's score of a shape: the scores of all nodes, (N,), or the position of a term in the loop."""
+
+    plugin: str
+    weight: float
+    of_nodes: Floats | None
+    term: int
+
+
 class _Term(NamedTuple):
     """The formulas of a plugin, with the plugin's weight in the policy; a filter has weight 0."""
 
@@ -100,6 +109,8 @@ class Plans:
         )
         self._parts: dict[tuple[Any, ...], _StaticPart | None] = {}
         self._base_ids: dict[tuple[int, int, str], int] = {}
+        self._base_parts: list[_StaticPart] = []
+        self._sources: dict[tuple[int, int], list[ScoreSource]] = {}
         self._kind_ids: dict[bytes, int] = {}
         self._kinds: list[tuple[Ints, Ints]] = []
         self._variant_ids: dict[tuple[Hashable, ...], int] = {}
@@ -116,7 +127,7 @@ class Plans:
             np.full((len(state.resources), chunks(self._nodes) + 1), np.iinfo(np.int64).max),
             np.full(1, UNKNOWN, np.int64),
         )
-        self.scratch = new_scratch(len(state.columns.static), len(state.columns.load), self._nodes)
+        self.scratch = new_scratch(len(state.columns.static), len(state.columns.load), self._nodes, len(self._terms))
         self._kept = self._bases = 0
 
     @property
@@ -264,6 +275,7 @@ class Plans:
             if cards:
                 mask = mask & (self.state.all_rows.static("cards_healthy") >= cards)
             found = self._base_ids[key] = self._bases
+            self._base_parts.append(part)
             self._bases += 1
             self.shapes.candidates[found] = np.count_nonzero(mask)
             self.shapes.bases[found] = np.where(mask, total, NOWHERE)
@@ -300,6 +312,24 @@ class Plans:
         code, given_numbers = _grown(self.shapes.code, found + 1), _grown(self.shapes.given, found + 1)
         code[found], given_numbers[found] = codes, numbers
         self.shapes = self.shapes._replace(code=code, given=given_numbers)
+        return found
+
+    def score_sources(self, position: int) -> list[ScoreSource]:
+        """Return the origins of all scores of a shape, in the order of the policy."""
+        key = int(self.shapes.base[position]), int(self.shapes.variant[position])
+        found = self._sources.get(key)
+        if found is None:
+            scores, codes = self._base_parts[key[0]].scores, self.shapes.code[key[1]]
+            terms = {
+                term.plugin.name: number
+                for number, term in enumerate(self._terms)
+                if term.weight and codes[number] != UNKNOWN
+            }
+            found = self._sources[key] = [
+                ScoreSource(plugin.name, plugin.weight, scores.get(plugin.name), terms.get(plugin.name, UNKNOWN))
+                for plugin in self._scores
+                if plugin.name in scores or plugin.name in terms
+            ]
         return found
 
     def _card_id(self, gpu: GpuDemand | None) -> int:

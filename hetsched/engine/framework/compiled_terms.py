@@ -18,7 +18,8 @@ A formula is a function marked with `loop_function`. Its parameters are:
     given        the numbers that `inputs` returned for the shape, padded with zeros
     cards        a tuple: usable GPUs per node as bit sets (n,), value of each GPU (G, N), and the blocks `static` and
                  `load` for all nodes
-It may call other marked functions and NumPy; `compiled.machine_code` compiles them when a batch first needs them.
+It may call other marked functions and NumPy; `compiled.machine_code` compiles them when a batch first needs them. To
+record the scores of single nodes, the loop calls the formula of a score with a weight of 1 and a stretch of one node.
 Invariants: a formula equals the plugin's NumPy method bit for bit: same integers, same floating-point operations in
 the same order. Excluded nodes keep -inf.
 """

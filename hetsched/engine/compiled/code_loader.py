@@ -1,0 +1,43 @@
+"""Load the machine code of the compiled loop before a batch needs it.
+
+Run as a program, this module compiles the loop with the formulas of all registered plugins into the cache on disk, at
+the lowest scheduling priority of the operating system.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import Policy, compile_policy
+from hetsched.engine.framework.registry import load_registry
+
+LOWEST_PRIORITY = 19
+
+
+def load(policy: Policy) -> None:
+    """Compile the loop for the formulas of a policy, or read it from the cache: place no pod on an empty cluster."""
+    from .batch import BatchCache
+
+    cache = BatchCache(Scheduler(ClusterState([]), policy))
+    cache.place([], [], [], np.zeros(0, np.int64), np.zeros(0, np.bool_))
+
+
+def can_be_cached() -> bool:
+    """Return whether numba is installed and can cache machine code on disk."""
+    from hetsched.engine.jit import HAS_NUMBA
+
+    if not HAS_NUMBA:
+        return False
+    from . import kernel
+
+    return kernel.KEPT
+
+
+if __name__ == "__main__":
+    os.nice(LOWEST_PRIORITY)
+    load(compile_policy(BUILTIN[DEFAULT], load_registry()))
