@@ -101,7 +101,8 @@ class ColumnLayout:
     """
 
     __slots__ = (
-        "cards", "devices", "load", "load_rows", "power", "resources", "static", "static_rows", "words", "zones",
+        "cards", "devices", "load", "load_rows", "power", "resources", "shape_rows", "static",
+        "static_rows", "words", "zones",
     )  # fmt: skip
 
     def __init__(
@@ -134,6 +135,8 @@ class ColumnLayout:
             ("zone_cpus_free", zones), ("power_placed", power), ("kubelet_cpus_free", words),
             ("zone_devices_free", len(self.devices) * zones),
         )  # fmt: skip
+        # First rows of the fields that every shape contributes to.
+        self.shape_rows = self.start("requested"), self.start("nonzero"), self.start("used")
 
     def wider(self, resources: int) -> ColumnLayout:
         """Return a copy of this layout for `resources` resources."""

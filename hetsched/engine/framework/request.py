@@ -21,6 +21,8 @@ _WIDTH = 100
 
 def width(shape: Shape) -> int:
     """Return the cost of a shape in memory and time as a number of ordinary shapes; it grows with node requirements."""
+    if not (shape.node_terms or shape.preferred_nodes or shape.node_selector):
+        return 1
     terms = [*(shape.node_terms or ()), *(preferred.term for preferred in shape.preferred_nodes)]
     stated = len(shape.node_selector) + sum(len(term.expressions) + len(term.fields) for term in terms)
     return 1 + stated // _WIDTH
@@ -47,19 +49,18 @@ class CompiledShape:
         self.has_rules = bool(shape.affinity or shape.anti_affinity or shape.preferred_affinity or shape.host_ports)
         index = resources.index
         self.kubelet_pins = shape.guaranteed
-        self.zoned_devices = any(
+        self.zoned_devices = bool(layout.devices) and any(
             name in layout.devices for container in shape.containers for name, _ in container.devices
         )
         self._requested = layout.load["requested"]
-        requested, nonzero, used = layout.start("requested"), layout.start("nonzero"), layout.start("used")
+        requested, nonzero, used = layout.shape_rows
         # Filled as a list: assigning single elements of an array takes ten times as long.
         delta = [0] * layout.load_rows
         for name, amount in shape.requests:
             delta[requested + index[name]] += max(amount, 0)  # resources that no node has share a row
         delta[nonzero], delta[nonzero + 1] = shape.nonzero_cpu_millis, shape.nonzero_memory_bytes
         asked = dict(shape.requests)
-        for position, name in enumerate(USAGE_RESOURCES, start=used):
-            delta[position] = asked.get(name, 0)
+        delta[used : used + len(USAGE_RESOURCES)] = [asked.get(name, 0) for name in USAGE_RESOURCES]
         if layout.power:
             delta[layout.start("power_placed")] = shape.expected_watts or 0
         self.delta: Ints = np.array(delta, np.int64)

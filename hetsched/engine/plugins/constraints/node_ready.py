@@ -37,6 +37,8 @@ CORDONED = Refusal("NodeUnschedulable", Message("the node is cordoned"))
 )
 class NodeReady:
     def static_key(self, request: Request) -> Hashable:
+        if not request.shape.tolerations:
+            return False, False
         return _tolerates(request, _UNREADY), _tolerates(request, _CORDON)
 
     def filter(self, request: Request, nodes: Window) -> Bools:
