@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI
 from hetsched.engine.framework.compiled_terms import Formula, loop_function
 
-from .loop_arrays import BLOCK, CHUNK
+from .loop_arrays import BLOCK, CHUNK, SPARSE
 from .machine_code import Linker, borrowed, compile_cached
 from .terms import NOWHERE, Stretch, keep_out_full, keep_out_without_cards, take_cards
 
-# If fewer than one node in _SPARSE is a candidate, gather the candidates instead of sweeping over all nodes.
-_SPARSE = 3
 # Approximate cost of updating a single row, relative to its cost within a sweep.
 _SWEEP_SHARE = 6
 
@@ -122,6 +121,31 @@ def _sweep(
 
 
 @loop_function
+def _gather_cards(
+    card_id: int, rows: Any, near_static: Any, near_load: Any, static: Any, load: Any, at: Any, cards: Any
+) -> None:
+    """Copy the facts of GPUs that `keep_out_without_cards` reads for a demand."""
+    for card in range(at.cards):
+        for i in range(len(rows)):
+            near_load[at.card_milli_free + card, i] = load[at.card_milli_free + card, rows[i]]
+        if cards.milli[card_id] < WHOLE_CARD_MILLI:
+            for i in range(len(rows)):
+                near_load[at.card_memory_free + card, i] = load[at.card_memory_free + card, rows[i]]
+        if cards.milli[card_id] < WHOLE_CARD_MILLI or cards.memory[card_id] > 0:
+            for i in range(len(rows)):
+                near_static[at.card_memory + card, i] = static[at.card_memory + card, rows[i]]
+        if cards.cores[card_id] > 0:
+            for i in range(len(rows)):
+                near_static[at.card_cores + card, i] = static[at.card_cores + card, rows[i]]
+        if cards.vendor[card_id] != UNKNOWN:
+            for i in range(len(rows)):
+                near_static[at.card_vendor + card, i] = static[at.card_vendor + card, rows[i]]
+        if cards.choosy[card_id]:
+            for i in range(len(rows)):
+                near_static[at.card_model + card, i] = static[at.card_model + card, rows[i]]
+
+
+@loop_function
 def _update_totals(
     shape: int, changed: Any, totals: Any, greatest: Any, scratch: Any, values: Any,
     static: Any, load: Any, at: Any, terms: Any, kinds: Any, shapes: Any,
@@ -164,14 +188,7 @@ def _update_totals(
                     near_static[at.allocatable + resource, i] = static[at.allocatable + resource, rows[i]]
                     near_load[at.requested + resource, i] = load[at.requested + resource, rows[i]]
         if shapes.cards.number[shapes.card[shape]] > 0:
-            for k in range(at.cards):
-                for i in range(count):
-                    near_static[at.card_model + k, i] = static[at.card_model + k, rows[i]]
-                    near_static[at.card_vendor + k, i] = static[at.card_vendor + k, rows[i]]
-                    near_static[at.card_memory + k, i] = static[at.card_memory + k, rows[i]]
-                    near_static[at.card_cores + k, i] = static[at.card_cores + k, rows[i]]
-                    near_load[at.card_milli_free + k, i] = load[at.card_milli_free + k, rows[i]]
-                    near_load[at.card_memory_free + k, i] = load[at.card_memory_free + k, rows[i]]
+            _gather_cards(shapes.card[shape], rows[:count], near_static, near_load, static, load, at, shapes.cards)
         nodes = Stretch(near_static, near_load, near_free_milli, 0, count, rows)
         _add_up(shape, total[:count], usable, least, nodes, static, load, at, terms, kinds, shapes)
         for i in range(count):
@@ -278,10 +295,12 @@ def _place(
         if since < 0:
             totals[nodes:] = NOWHERE
         if since < 0 or (logged - since) * _SWEEP_SHARE > nodes:
-            if shapes.candidates[shapes.base[shape]] * _SPARSE < nodes:
+            candidates = shapes.candidates[shapes.base[shape]]
+            if candidates * SPARSE < nodes:
                 totals[:] = NOWHERE
                 greatest[:] = NOWHERE
-                _update_totals(shape, every, totals, greatest, scratch, values, static, load, at, terms, kinds, shapes)
+                rows = shapes.candidate_rows[shapes.base[shape], :candidates]
+                _update_totals(shape, rows, totals, greatest, scratch, values, static, load, at, terms, kinds, shapes)
             else:
                 _sweep(shape, totals, every, usable, values, static, load, at, terms, kinds, shapes)
                 for block in range(len(greatest)):

@@ -17,6 +17,8 @@ BLOCK = 64
 # Number of nodes for which the columns that are used together fit the L1 cache. It is not a power of two, so that these
 # columns do not evict each other.
 CHUNK = 504
+# If fewer than one node in SPARSE is a candidate, the loop gathers the candidates instead of sweeping over all nodes.
+SPARSE = 3
 
 
 class Terms(NamedTuple):
@@ -58,6 +60,7 @@ class Shapes(NamedTuple):
     extra: Ints  # (C, 4)
     bases: Floats  # (B, N) static totals, -inf where a STATIC filter refuses
     candidates: Ints  # (B,) number of nodes that pass the STATIC filters
+    candidate_rows: Ints  # (B, N) rows of these nodes, if they are few (`SPARSE`)
     code: Ints  # (V, T) formula, -1 if the plugin skips the shape
     given: Floats  # (V, T, MOST_NUMBERS)
     cards: GpuDemands

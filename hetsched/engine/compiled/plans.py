@@ -31,7 +31,7 @@ from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.scoring import Evaluator
 from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Refusal, Skip
 
-from .loop_arrays import BLOCK, NodeValues, RequestKinds, Shapes, ShapeTotals, Terms, chunks, new_scratch
+from .loop_arrays import BLOCK, SPARSE, NodeValues, RequestKinds, Shapes, ShapeTotals, Terms, chunks, new_scratch
 from .terms import NOWHERE, FieldRows, GpuDemands
 
 _MOST_KEPT = 1024
@@ -201,7 +201,7 @@ class Plans:
             or self.full
         ):
             return needs_full_cycle
-        if any(
+        if (compiled.kubelet_pins or compiled.zoned_devices) and any(
             (compiled.kubelet_pins and setup.pins) or (compiled.zoned_devices and setup.policy != "none")
             for setup in state.setups.values
         ):
@@ -277,7 +277,9 @@ class Plans:
             found = self._base_ids[key] = self._bases
             self._base_parts.append(part)
             self._bases += 1
-            self.shapes.candidates[found] = np.count_nonzero(mask)
+            count = self.shapes.candidates[found] = np.count_nonzero(mask)
+            if count * SPARSE < self._nodes:
+                self.shapes.candidate_rows[found, :count] = np.flatnonzero(mask)
             self.shapes.bases[found] = np.where(mask, total, NOWHERE)
         return found
 
@@ -393,6 +395,7 @@ class Plans:
             # Allocate all rows at once: rows that are never written use only address space. So do cached totals.
             bases=np.empty((most_bases, self._nodes)),
             candidates=np.zeros(most_bases, np.int64),
+            candidate_rows=np.empty((most_bases, self._nodes), np.int64),
             code=np.zeros((0, terms), np.int64),
             given=np.zeros((0, terms, MOST_NUMBERS)),
             cards=GpuDemands(none, none, none, none, none, np.zeros(0, np.bool_), accepted),
