@@ -56,7 +56,7 @@ class MachineCode:
                 log.info("the compiled loop is not used: numba is missing or cannot cache machine code")
                 return
             # If the cache lacks the code, compiling takes minutes. In this process, it would delay all other threads.
-            program = [sys.executable, "-m", code_loader.__name__]
+            program = ["nice", "-n", "19", sys.executable, "-m", code_loader.__name__]
             subprocess.run(program, check=True, timeout=LONGEST_COMPILATION_SECONDS, stdin=subprocess.DEVNULL)
             with low_priority:
                 code_loader.load(policy)

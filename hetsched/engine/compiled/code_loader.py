@@ -1,12 +1,9 @@
 """Load the machine code of the compiled loop before a batch needs it.
 
-Run as a program, this module compiles the loop with the formulas of all registered plugins into the cache on disk, at
-the lowest scheduling priority of the operating system.
+Run as a program, this module compiles the loop with the formulas of all registered plugins into the cache on disk.
 """
 
 from __future__ import annotations
-
-import os
 
 import numpy as np
 
@@ -15,8 +12,6 @@ from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import Policy, compile_policy
 from hetsched.engine.framework.registry import load_registry
-
-LOWEST_PRIORITY = 19
 
 
 def load(policy: Policy) -> None:
@@ -39,5 +34,4 @@ def can_be_cached() -> bool:
 
 
 if __name__ == "__main__":
-    os.nice(LOWEST_PRIORITY)
     load(compile_policy(BUILTIN[DEFAULT], load_registry()))
