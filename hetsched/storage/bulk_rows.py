@@ -108,7 +108,7 @@ class _Columns:
         self.plan: list[tuple[str, Write | None]] = [(field.attname, _write(field, moment)) for field in fields]
         self.most_rows = min(_MOST_ROWS, _MOST_VALUES // len(fields))
         self._line = f"({', '.join(['%s'] * len(fields))})"
-        self._head = f"INSERT INTO {model._meta.db_table} ({', '.join(self.names)}) VALUES "
+        self._head = f"INSERT INTO {model._meta.db_table} ({', '.join(self.names)}) VALUES "  # noqa: S608 - names of our own
         self._end = " RETURNING id" if self.is_generated else ""
         self._single = self._head + self._line + self._end
 
