@@ -31,6 +31,7 @@ def test_workload_runs_on_both_schedulers(plane: ControlPlane, api: Api, tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["checks"] == {"compared": 20, "different": 0}
+    assert "SchedulingBasic/5Nodes: hetsched / kube-scheduler: " in done.stderr  # printed when the workload is finished
     units = {row["case"]: row["unit"] for row in found["rows"]}
     for suffix, unit in (("hetsched", "pods/s"), ("kube-scheduler", "pods/s"), ("hetsched / kube-scheduler", "ratio")):
         assert units[f"SchedulingBasic/5Nodes: {suffix}"] == unit

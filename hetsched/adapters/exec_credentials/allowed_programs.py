@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 
@@ -90,7 +91,7 @@ def accepted_plugin(value: Any, policy: ExecPolicy | None) -> dict[str, Any]:
         raise InputError("KubeconfigMalformed", message, place=PLACE)
     if policy is not None:
         policy.program_of(plugin)
-    accepted: dict[str, Any] = msgspec.to_builtins(plugin)
+    accepted: dict[str, Any] = to_plain(plugin)
     return accepted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..options import read_kubeconfig
 from ..output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
 if TYPE_CHECKING:
-    from hetsched.lab.bench.measure import Scenario
+    from hetsched.lab.bench.measure import BenchmarkRow, Scenario
 
 EXIT_CHECK_FAILED = 1
 _SIZE, _QUICK_SIZE = "500Nodes", "5Nodes"
@@ -122,7 +122,8 @@ def bench(
         folder = scheduler_perf or scheduler_perf_suite.find_configurations()
         names = sizes or [_QUICK_SIZE if quick else _SIZE]
         measured = partial(scheduler_perf_suite.run, document, configurations=folder, sizes=names, only=only or ())
-        run, show = partial(measured, program=program, turns=turns), scheduler_perf_table.show
+        run = partial(measured, program=program, turns=turns, on_rows=_note_rows)
+        show = scheduler_perf_table.show
     elif scenario is Benchmark.CLUSTER:
         from . import cluster
 
@@ -164,6 +165,12 @@ def _rivals(kubeconfig: Path | None, program: Path | None) -> tuple[dict[str, An
         hint = "Use --kube-scheduler PROGRAM, for example the one that `make kube` builds"
         raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler", hint=hint)
     return read_kubeconfig(kubeconfig, ""), Path(found)
+
+
+def _note_rows(rows: Sequence[BenchmarkRow]) -> None:
+    """Print rows on standard error, before the table at the end of the run."""
+    for row in rows:
+        note(f"{row.case}: {row.median:,.2f} {row.unit}, n {row.n}")
 
 
 def _show(result: Scenario) -> None:

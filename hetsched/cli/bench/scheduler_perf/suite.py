@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +62,11 @@ def run(
     program: Path,
     turns: int = 1,
     progress: Progress | None = None,
+    on_rows: Callable[[Sequence[BenchmarkRow]], None] = lambda rows: None,
 ) -> Scenario:
     """Measure both schedulers, in turns, with the workloads named in `sizes`; `program` is kube-scheduler.
 
+    `on_rows` receives the rows of each workload when it is finished, so that an interrupted run keeps them.
     Raises: InputError `ClusterInUse`, `ConfigurationMissing`, `UnknownTestCase`, `NoWorkload`; ApiFailure.
     """
     workloads, skipped = read(configurations, sizes=sizes, only=only)
@@ -101,7 +103,9 @@ def run(
                 if one.missing:
                     case = f"{workload.name}: {rival.case}"
                     failed.append({"case": case, "missing": one.missing, "reason": one.reason})
-            rows += _rows(workload, found)
+            finished = _rows(workload, found)
+            on_rows(finished)
+            rows += finished
     facts = {
         **machine(), "turns": turns, "configurations": str(configurations), "nodes": _NODE_FACTS,
         "failed": failed, "skipped": [{"case": one.name, "reason": one.reason} for one in skipped],
