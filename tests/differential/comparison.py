@@ -108,7 +108,7 @@ def _of_victims(
         yield Difference(pod, text, NODE_CONDITION)
         return
     if not ours.selected:
-        yield Difference(pod, text)
+        yield Difference(pod, text, "" if _fits_without(case, scheduler, pod, theirs) else INEFFECTIVE_VICTIMS)
         return
     chosen = ours.victims[ours.selected]
     if not _fits_without(case, scheduler, pod, ours):
@@ -155,16 +155,15 @@ def _of_costs(objects: Sequence[Object], pod: Object, theirs: PodVerdict, ours: 
     text = f"{text}, costs {their_cost} and {cost}"
     if cost == their_cost:
         return Difference(pod, text, OTHER_NODE)
-    # The eviction of a terminating pod violates no budget.
-    cost, their_cost = (
-        each._replace(violations=_violations(_running(objects), pods))
-        for each, pods in ((cost, victims), (their_cost, their_victims))
-    )
-    return Difference(pod, text, TERMINATING_VICTIMS if cost <= their_cost else "")
+    # A terminating pod ends without an eviction: it violates no budget, and its end costs nothing.
+    running = {_key(each) for each in objects if each["kind"] == "Pod" and not _is_terminating(each)}
+    evicted, their_evicted = victims & running, their_victims & running
+    is_cheaper = not evicted or bool(their_evicted) and _cost(objects, evicted) <= _cost(objects, their_evicted)
+    return Difference(pod, text, TERMINATING_VICTIMS if is_cheaper else "")
 
 
-def _running(objects: Sequence[Object]) -> list[Object]:
-    return [each for each in objects if each["kind"] != "Pod" or "deletionTimestamp" not in each["metadata"]]
+def _is_terminating(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def _victims(verdict: PodVerdict) -> str:
