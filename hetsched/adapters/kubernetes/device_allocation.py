@@ -35,6 +35,8 @@ from .resources import DEVICE_CLASSES, RESOURCE_CLAIMS
 FINALIZER = "resource.kubernetes.io/delete-protection"
 _PATCH = "application/merge-patch+json"
 _REFUSED = frozenset({400, 403, 404, 422})
+_CHANGED = 409  # the claim has changed since it was read
+_RELEASE_TRIES = 5
 Plain = dict[str, Any]
 
 
@@ -66,17 +68,28 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
 def release(api: Api, request: BindingRequest) -> None:
     """Remove the pod's reservations, and allocations made for the pod that have no other user. Raises: ApiFailure."""
     for name in request.device_claims:
-        claim = _read(api, name, request.namespace)
-        if claim is None:
-            continue
-        users = _users(claim)
-        remaining = [user for user in users if user.get("uid") != request.uid]
-        if len(remaining) < len(users):
-            status: Plain = {"reservedFor": remaining or None}
-            chosen = any(grant.claim == name for grant in request.devices)
-            if not remaining and (chosen or _has_failed(claim)):
-                status["allocation"] = None
-            _patch(api, claim, {"status": status}, "status")
+        for remaining_tries in reversed(range(_RELEASE_TRIES)):
+            try:
+                _release_claim(api, request, name)
+                break
+            except ApiFailure as failure:
+                # The pods of a shared claim are often refused at the same time: read the claim again.
+                if failure.status != _CHANGED or not remaining_tries:
+                    raise
+
+
+def _release_claim(api: Api, request: BindingRequest, name: str) -> None:
+    claim = _read(api, name, request.namespace)
+    if claim is None:
+        return
+    users = _users(claim)
+    remaining = [user for user in users if user.get("uid") != request.uid]
+    if len(remaining) < len(users):
+        status: Plain = {"reservedFor": remaining or None}
+        chosen = any(grant.claim == name for grant in request.devices)
+        if not remaining and (chosen or _has_failed(claim)):
+            status["allocation"] = None
+        _patch(api, claim, {"status": status}, "status")
 
 
 def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
