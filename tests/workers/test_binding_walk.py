@@ -48,7 +48,8 @@ class Server(Api):
         self.arrived, self.bound = threading.Event(), threading.Event()
         self.stacks = Stacks()
         self._agent, self._reads = "test", False
-        self._configuration = SimpleNamespace(get_api_key_with_prefix=lambda *_, **__: "")
+        self._configuration = SimpleNamespace(get_api_key_with_prefix=lambda *_, **__: "", cert_file=None)
+        self._certificate = None
         self._count_call = lambda verb, status: None
         self._wire = SimpleNamespace(call=self._answer)
 

@@ -18,7 +18,7 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.queries import pod_counts
 from hetsched.placement.scheduler_cache import cache_of
-from hetsched.scheduling import arrivals
+from hetsched.scheduling import arrivals, scheduling_loop
 from hetsched.scheduling.arrivals import ArrivalScheduler
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import a_node, a_pod
@@ -91,6 +91,7 @@ def test_statements_of_each_step_equal_the_page(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
     monkeypatch.setattr(pod_counts, "COUNT_SECONDS", 0.0)  # publish the counts in every transaction
     monkeypatch.setattr(arrivals, "LONGEST_SECONDS", 60.0)  # place all pods together, also on a busy machine
+    monkeypatch.setattr(scheduling_loop, "NOTED_SECONDS", float("inf"))  # short decisions write no decision time
     path = PodPath()
     path.walk("first", 2)  # compiles the prepared statements and loads policies
     alone, together = path.walk("alone", 1), path.walk("together", TOGETHER)
