@@ -5,11 +5,10 @@ also reports decisions whose message was lost. A placement is reported once the 
 undone before binding is reported with its cause (missing permission, admission policy, another member of a gang). No
 transaction is open during a call.
 One run at a time reports the decisions of a cluster, because two would send the same events. A run reports
-`PODS_PER_STEP` pods and enqueues the next run if more are due, so that binding tasks do not wait long for it. Bindings
-have priority at the API server: a run that is not full reports its pods one at a time, because a burst of events would
-delay the bindings of arriving pods. So does a run while pods are waiting for a node, and the next run then starts after
-`REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in parallel even then.
-Pods whose report failed are reported after all others, the oldest failure first.
+`PODS_PER_STEP` pods and enqueues the next run if more are due, so that binding tasks do not wait long for it. While
+pods are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
+starts after `REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in
+parallel even then. Pods whose report failed are reported after all others, the oldest failure first.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from hetsched.policies.models import PolicyObject
 from hetsched.scheduling.leases import reporting
 from hetsched.storage.write_lock import write_transaction
 
-PODS_PER_STEP = 200  # a cluster with 100 new pods per second has 100 results for each run
+PODS_PER_STEP = 100
 REST_SECONDS = 0.1
 LATE = timedelta(seconds=15)
 AT_ONCE = 8
@@ -104,8 +103,7 @@ def _report(cluster: Cluster, instance: str) -> int:
     _report_policies(api, policies)
     at = timezone.now()
     now = rfc3339(at)
-    parallel = _concurrency(cluster.pk, len(results), since, at)
-    with ThreadPoolExecutor(parallel, thread_name_prefix="report") as threads:
+    with ThreadPoolExecutor(_concurrency(cluster.pk, since, at), thread_name_prefix="report") as threads:
         done = list(threads.map(lambda result: publish_result(api, result, now=now, instance=instance), results))
     reported = [
         Pod(pk=result.pod_id, reported_decision=result.decision_id)
@@ -121,11 +119,10 @@ def _report(cluster: Cluster, instance: str) -> int:
     return len(reported)
 
 
-def _concurrency(cluster_id: int, results: int, since: datetime | None, now: datetime) -> int:
-    """Return how many of these results to report in parallel; `since` is the time of the oldest decision among them."""
-    if since is not None and since < now - LATE:
-        return AT_ONCE
-    return AT_ONCE if results == PODS_PER_STEP and not _has_undecided_pods(cluster_id) else 1
+def _concurrency(cluster_id: int, since: datetime | None, now: datetime) -> int:
+    """Return how many pods to report in parallel; `since` is the time of the oldest decision among them."""
+    is_late = since is not None and since < now - LATE
+    return 1 if not is_late and _has_undecided_pods(cluster_id) else AT_ONCE
 
 
 def _has_undecided_pods(cluster_id: int) -> bool:

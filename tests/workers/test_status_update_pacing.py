@@ -87,13 +87,6 @@ def test_updates_are_sent_in_parallel_without_pending_pods(cluster: Cluster, mon
     assert asked == [report.AT_ONCE]
 
 
-def test_updates_that_do_not_fill_a_step_are_sent_one_by_one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _threads(monkeypatch)
-    monkeypatch.setattr(report, "PODS_PER_STEP", 200)
-    assert report.run(cluster.pk) > 0
-    assert asked == [1]
-
-
 def test_overdue_updates_are_sent_in_parallel_despite_a_pending_pod(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
