@@ -19,7 +19,7 @@ from hetsched.storage.bulk_rows import insert
 from hetsched.storage.hot_statements import NODES
 
 from ..change import ClusterTransaction
-from ..displaced_pods import displace_pods
+from .displaced_pods import displace_pods
 
 
 def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod], *, displaces: bool) -> int:

@@ -41,13 +41,13 @@ from hetsched.storage.hot_statements import KNOWN_PODS
 from hetsched.storage.statements import change_many
 
 from ..change import ClusterTransaction, write_messages
-from ..displaced_pods import displace_pods
 from ..evictions import mark_victims, requeue_nominees, requeue_nominees_of_uids
 from ..gangs import recover_gangs_of
 from ..kubelet_rejections import clear_rejections, record_rejections
 from ..live_submissions import adopt_pods, request_job_reads
 from ..submissions import accept_pods, build_pod_rows
 from ..terminating_pods import orphaned_pods_on, reserve_orphaned_pods, terminating_reservations
+from .displaced_pods import displace_pods
 from .foreign_pods import charge_foreign_pods
 
 # Pods in these states may return to the queue, so a change in place also updates their spec.

@@ -25,9 +25,9 @@ from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Hold, Pod, Reservation
 from hetsched.storage.batches import batched
 
-from .change import BACK_IN_QUEUE, ClusterTransaction
-from .gangs import recover_gangs_of
-from .holds import end_hold_rows
+from ..change import BACK_IN_QUEUE, ClusterTransaction
+from ..gangs import recover_gangs_of
+from ..holds import end_hold_rows
 
 _UNBOUND_OR_HELD = Q(state=State.PLACED.value, origin__in=Pod.OURS) | Q(state=State.RUNNING.value, origin=Pod.HELD)
 
