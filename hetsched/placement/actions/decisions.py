@@ -48,8 +48,8 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
 from .change import ClusterTransaction, move_rows
-from .evictions import evict_now, nominate
 from .holds import use_capacity
+from .preemption import evict_now, nominate
 
 NEWS_SOON, NEWS_AFTER = timedelta(seconds=1), timedelta(minutes=1)
 
