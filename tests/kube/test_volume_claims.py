@@ -119,6 +119,21 @@ def test_pod_is_bound_in_the_zone_of_its_selected_volume(api: Api, cluster: Clus
     assert check_invariants() == []
 
 
+def test_claim_marked_as_bound_needs_no_phase(api: Api, cluster: Cluster, followed: Informer) -> None:
+    make_volume(api, "disk-b", "b")
+    make_claim(api, "data")
+    marked = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    change(api, CLAIMS.path(namespace="default", name="data"), {"metadata": marked, "spec": {"volumeName": "disk-b"}})
+    assert found(api, CLAIMS, "data")["status"]["phase"] == "Pending"
+    make_pod(api, "db", volumes=claiming("data"))
+    eventually(followed, lambda: states() == {"db": "pending"})
+    eventually(followed, lambda: "disk-b" in Cluster.objects.get().definitions.storage.volumes)
+    eventually(followed, lambda: "default/data" in Cluster.objects.get().definitions.storage.claims)
+    decide(followed, cluster)
+    assert binding_cycle.run(cluster.pk) == 1
+    assert pod_of(api, "db")["spec"]["nodeName"] == "b"
+
+
 def test_volume_is_provisioned_and_a_failure_requeues_the_pod(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_claim(api, "data", "made")
     eventually(followed, lambda: "default/data" in Cluster.objects.get().definitions.storage.claims)
