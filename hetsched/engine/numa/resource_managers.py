@@ -9,20 +9,25 @@ from typing import NamedTuple
 from hetsched.contracts.cpu_manager import Cpu, Topology, members, strategy_of, take
 from hetsched.contracts.objects.kubelet_options import KubeletOptions
 
+from .memory_manager import Amounts, Hints, MemoryZone
+
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
 UNEXPECTED_ADMISSION_ERROR = "UnexpectedAdmissionError"
 
 Counts = tuple[int, ...]
-Hints = list[tuple[int, bool]]  # affinities as bits, and whether each is preferred
 
 
 class ContainerDemands(NamedTuple):
-    """One container's demands on the kubelet: exclusive CPUs (0: shared pool), GPUs, and other devices by name."""
+    """One container's demands on the kubelet: exclusive CPUs (0: shared pool), GPUs, and other devices by name.
+
+    `memory` is the memory by kind in bytes, which only a Guaranteed pod requests from the static memory manager.
+    """
 
     cpus: int
     cards: int
     init: bool = False
     devices: tuple[tuple[str, int], ...] = ()
+    memory: Amounts = ()
 
 
 class DeviceZones(NamedTuple):
@@ -39,7 +44,8 @@ class ZoneResources(NamedTuple):
 
     `cards_elsewhere` counts free GPUs without a zone.
     `free_cpus` is a bit mask of the free CPUs, by the CPU numbers of the kubelet's topology. If it is None, only the
-    number of CPUs is known, and each is treated as a separate core.
+    number of CPUs is known, and each is treated as a separate core. `memory` is empty if the memory manager is not
+    static or its state is unknown.
     """
 
     cpus: Counts
@@ -49,6 +55,7 @@ class ZoneResources(NamedTuple):
     devices: tuple[DeviceZones, ...] = ()
     free_cpus: int | None = None
     cards_elsewhere: int = 0
+    memory: tuple[MemoryZone, ...] = ()
 
 
 class KubeletPolicy(NamedTuple):

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from hetsched.contracts.cpu_manager import members
 from hetsched.contracts.objects.kubelet_options import MOST_MODELLED_NUMA_NODES
 
+from .memory_manager import Block, Hints, MemoryManager
 from .resource_managers import (
     UNEXPECTED_ADMISSION_ERROR,
     ContainerDemands,
@@ -36,7 +37,6 @@ from .resource_managers import (
     CpuManager,
     DeviceManager,
     DeviceZones,
-    Hints,
     KubeletPolicy,
     ZoneResources,
 )
@@ -50,7 +50,8 @@ class KubeletVerdict(NamedTuple):
 
     `cpus` are the CPUs taken by zone while the pod runs. `cards` and `devices` (by resource) are the devices taken by
     zone until the pod ends: the kubelet does not release the devices of init containers. `aligned` are the zones that
-    the pod is bound to, empty if there are none. `cpu_ids` are the ids of the CPUs, if known.
+    the pod is bound to, empty if there are none. `cpu_ids` are the ids of the CPUs, if known. `memory` are
+    the blocks of the memory manager that the pod holds while it runs.
     """
 
     reason: str
@@ -59,6 +60,7 @@ class KubeletVerdict(NamedTuple):
     cards: Counts = ()
     devices: tuple[tuple[str, Counts], ...] = ()
     cpu_ids: tuple[int, ...] = ()
+    memory: tuple[Block, ...] = ()
 
 
 _CARDS = ""  # name of the GPUs among the resources of the device manager
@@ -102,7 +104,7 @@ def reason(
 
     With `distribute-cpus-across-numa`, the selection of CPUs may fail.
     """
-    if len(containers) != 1 or kubelet.options.distribute_cpus_across_numa:
+    if len(containers) != 1 or machine.memory or kubelet.options.distribute_cpus_across_numa:
         return verdict(policy, pod_scope, machine, containers, kubelet).reason
     admission = _Admission(policy, machine, kubelet)
     if admission.affinity(containers[0]) is None:
@@ -122,10 +124,13 @@ def effective_policy(policy: str, kubelet: KubeletPolicy, zones: int) -> str:
 def _whole(containers: tuple[ContainerDemands, ...]) -> ContainerDemands:
     """Return the peak demand of all containers of a pod together, which is aligned under scope `pod`."""
     names = sorted({name for container in containers for name, _ in container.devices})
+    # The memory manager leaves out kinds that only init containers request.
+    kinds = sorted({kind for container in containers if not container.init for kind, _ in container.memory})
     return ContainerDemands(
         _peak((c.cpus, c.init) for c in containers),
         _peak((c.cards, c.init) for c in containers),
         devices=tuple((name, _peak((dict(c.devices).get(name, 0), c.init) for c in containers)) for name in names),
+        memory=tuple((kind, _peak((dict(c.memory).get(kind, 0), c.init) for c in containers)) for kind in kinds),
     )
 
 
@@ -156,6 +161,8 @@ class _Admission:
         self.cpus = CpuManager(machine, kubelet)
         listed = (DeviceZones(_CARDS, machine.cards, machine.cards_free, machine.cards_elsewhere), *machine.devices)
         self.devices = {one.resource: DeviceManager(one) for one in listed}
+        self.memory = MemoryManager(machine.memory) if machine.memory else None
+        self.preferred = False
 
     def affinity(self, asked: ContainerDemands) -> int | None:
         """Return the affinity with which a container or pod is admitted, or None if the policy rejects it."""
@@ -163,7 +170,11 @@ class _Admission:
             return self.all
         hints = [manager.hints(amount, self.largest) for manager, amount in self._devices_of(asked)]
         hints.append(self.cpus.hints(asked.cpus, self.largest))
-        return merge(self.policy, hints, self.zones, self.kubelet)
+        if self.memory is not None:
+            hints.append(self.memory.hints(asked.memory))
+        chosen = merge(self.policy, hints, self.zones, self.kubelet)
+        self.preferred = all(one is None or (chosen, True) in one for one in hints)
+        return chosen
 
     def _devices_of(self, asked: ContainerDemands) -> list[tuple[DeviceManager, int]]:
         amounts = ((_CARDS, asked.cards), *asked.devices)
@@ -182,6 +193,11 @@ class _Admission:
             for manager, amount in self._devices_of(asked):
                 manager.take(amount, affinity, asked.init)
             error = self.cpus.take(asked.cpus, affinity, asked.init)
+        if not error and self.memory is not None:
+            # `none` decides on no affinity. `single-numa-node` drops an affinity of all NUMA nodes.
+            dropped = self.policy not in (BEST_EFFORT, RESTRICTED) and affinity == self.all
+            if not self.memory.take(asked.memory, None if dropped else affinity, self.preferred, asked.init):
+                return UNEXPECTED_ADMISSION_ERROR
         return error
 
     def admitted(self, aligned: int) -> KubeletVerdict:
@@ -189,7 +205,8 @@ class _Admission:
         cards = self.devices.pop(_CARDS)
         taken = tuple((name, held) for name, manager in self.devices.items() if any(held := manager.held))
         ids = tuple(self.cpus.topology.ids(self.cpus.running)) if self.cpus.named else ()
-        return KubeletVerdict("", self.cpus.by_zone(self.cpus.running), held_to, cards.held, taken, ids)
+        blocks = tuple(self.memory.running) if self.memory is not None else ()
+        return KubeletVerdict("", self.cpus.by_zone(self.cpus.running), held_to, cards.held, taken, ids, blocks)
 
 
 def merge(policy: str, resources: Sequence[Hints | None], zones: int, kubelet: KubeletPolicy = _PLAIN) -> int | None:

@@ -9,6 +9,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
+	"k8s.io/kubernetes/pkg/kubelet/cm/memorymanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
 	"k8s.io/utils/cpuset"
@@ -53,6 +55,14 @@ type assignment struct {
 	CPUs     string              `json:"cpus"`
 	Devices  map[string][]string `json:"devices"`
 	Affinity []int               `json:"affinity"`
+	Memory   []block             `json:"memory"`
+}
+
+// block is memory of one kind that a container received on a group of NUMA nodes.
+type block struct {
+	Kind string `json:"kind"`
+	NUMA []int  `json:"numa"`
+	Size uint64 `json:"size"`
 }
 
 // admission is the kubelet's answer for one pod: the reason of a rejection, or the resources of each container.
@@ -146,6 +156,7 @@ type kubelet struct {
 	topology   topologymanager.Manager
 	cpus       cpumanager.Manager
 	devices    *devicemanager.ManagerImpl
+	memory     memorymanager.Manager
 
 	mutex  sync.Mutex // the CPU manager reads the active pods in a goroutine
 	active []*v1.Pod
@@ -190,6 +201,13 @@ func newKubelet(node *node) (*kubelet, error) {
 		return nil, err
 	}
 	found.topology.AddHintProvider(logger, found.cpus)
+	memoryPolicy := cmp.Or(options.MemoryPolicy, "None")
+	limits, sums := node.memoryReservations()
+	found.memory, err = memorymanager.NewManager(logger, memoryPolicy, machine, sums, limits, cpuState, found.topology)
+	if err != nil {
+		return nil, err
+	}
+	found.topology.AddHintProvider(logger, found.memory)
 	err = found.devices.Start(logger, found.activePods, ready{}, containermap.NewContainerMap(), sets.New[string]())
 	if err != nil {
 		return nil, err
@@ -198,6 +216,10 @@ func newKubelet(node *node) (*kubelet, error) {
 		return nil, err
 	}
 	if err := found.cpus.Start(ctx, found.activePods, ready{}, ready{}, nil, containermap.NewContainerMap()); err != nil {
+		return nil, err
+	}
+	err = found.memory.Start(ctx, found.activePods, ready{}, ready{}, nil, containermap.NewContainerMap())
+	if err != nil {
 		return nil, err
 	}
 	object := node.object(machine)
@@ -265,6 +287,9 @@ func (kubelet *kubelet) assigned(pod *v1.Pod, container string) assignment {
 			found.Devices[resource] = append(found.Devices[resource], device)
 		}
 	}
+	for _, one := range kubelet.memory.GetMemory(uid, container) {
+		found.Memory = append(found.Memory, block{string(one.Type), one.NUMAAffinity, one.Size})
+	}
 	if affinity := kubelet.topology.GetAffinity(uid, container).NUMANodeAffinity; affinity != nil {
 		found.Affinity = affinity.GetBits()
 	}
@@ -276,6 +301,7 @@ func (kubelet *kubelet) start(pod *v1.Pod) error {
 	logger := klog.Background()
 	for _, container := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
 		kubelet.cpus.AddContainer(logger, pod, &container, string(pod.UID)+"/"+container.Name)
+		kubelet.memory.AddContainer(logger, pod, &container, string(pod.UID)+"/"+container.Name)
 	}
 	for _, container := range pod.Spec.InitContainers {
 		if container.RestartPolicy == nil || *container.RestartPolicy != v1.ContainerRestartPolicyAlways {
