@@ -83,11 +83,11 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
 
 
 def _with_unknown_pods(report: AgentReport, known: Known) -> AgentReport:
-    """Set `foreign` in a report: the pods with CPUs or devices that the control plane does not know."""
+    """Set `foreign` in a report: the pods with CPUs, devices or memory that the control plane does not know."""
     kubelet = report.kubelet
     if kubelet is None:
         return report
-    granted = kubelet.exclusive.keys() | kubelet.devices.keys()
+    granted = kubelet.holders
     foreign = granted - set(known(kubelet)) if granted else ()
     return _replace(report, kubelet=_replace(kubelet, foreign=tuple(sorted(foreign))))
 

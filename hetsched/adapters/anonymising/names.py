@@ -14,6 +14,7 @@ from hetsched.adapters.objects.storage import ZONE_SEPARATOR
 from hetsched.contracts.objects.devices import BindingConditions, DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import Taint
+from hetsched.contracts.objects.pinned_memory import MemoryGrant
 from hetsched.contracts.objects.storage import NO_PROVISIONER
 from hetsched.contracts.objects.workload import ClaimRequest, LabelSelector
 from hetsched.contracts.times import seconds
@@ -111,6 +112,9 @@ class NameAnonymizer:
         found = _ZONE.fullmatch(name)
         assert found is not None  # the pattern matches any text
         return self.of(ZONE_STEM, found[1], stays=found[1] in well_known.ZONE_STEMS) + (found[2] or "")
+
+    def memory(self, grant: MemoryGrant) -> MemoryGrant:
+        return MemoryGrant(tuple(map(self.zone, grant.zones)), self.resource(grant.kind), grant.size)
 
     def controller(self, controller: str) -> str:
         kind, slash, name = controller.partition("/")

@@ -149,6 +149,7 @@ class NodeAnonymizer:
             gpus=tuple(self._names.of(CARD, uuid) for uuid in grant.gpus),
             devices={self._names.zone(zone): self._names.resources(counts) for zone, counts in grant.devices.items()},
             foreign=grant.foreign,
+            memory=tuple(self._names.memory(one) for one in grant.memory),
         )
 
     def _numa_zone(self, zone: NumaZone) -> NumaZone:
@@ -162,6 +163,7 @@ class NodeAnonymizer:
             costs={self._names.zone(name): cost for name, cost in zone.costs.items()},
             available=self._names.resources(zone.available),
             parent=None if zone.parent is None else self._names.zone(zone.parent),
+            assignable=None if zone.assignable is None else self._names.resources(zone.assignable),
         )
 
     def _usage(self, usage: Usage) -> Usage:

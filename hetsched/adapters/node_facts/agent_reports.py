@@ -26,6 +26,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import (
     AgentReport,
     IsaSource,
+    KubeletState,
     MachineCard,
     MachineCpu,
     MachineIsa,
@@ -44,6 +45,7 @@ from hetsched.contracts.objects.node_report import (
     NumaZone,
     Usage,
 )
+from hetsched.contracts.objects.pinned_memory import MOST_KINDS, STATIC, is_memory
 from hetsched.contracts.units import CPU, DISK_MBPS, INT64_MAX, MEMORY, MIB, NETWORK_MBPS
 
 MOST_ZONES = 1024
@@ -134,7 +136,7 @@ def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
     near = zones_of_devices(kubelet, zones, problems)
     uuids = {card.pci_address: card.uuid for card in report.gpus or () if card.pci_address and card.uuid}
     return NumaReport(
-        zones=_with_devices(zones, near),
+        zones=_with_memory(_with_devices(zones, near), kubelet, problems),
         sockets=sockets,
         caches=caches,
         cpu_manager_options=bounded(kubelet.cpu_manager_options),
@@ -225,6 +227,25 @@ def _with_devices(zones: tuple[NumaZone, ...], near: Near) -> tuple[NumaZone, ..
         )
         for zone in zones
     )
+
+
+def _with_memory(zones: tuple[NumaZone, ...], kubelet: KubeletState, problems: Problems) -> tuple[NumaZone, ...]:
+    """Add the assignable memory of the static memory manager, unless it is unknown for one of the zones."""
+    memory = kubelet.memory
+    if memory is None or kubelet.memory_manager_policy != STATIC:
+        return zones
+    by_zone = {f"node-{zone}": _assignable(amounts) for zone, amounts in memory.items()}
+    named = {zone.name for zone in zones}
+    if by_zone.keys() != named or None in by_zone.values():
+        what = "the kubelet's memory manager and the machine have different NUMA nodes, or an amount is out of range"
+        problems.append(f"KubeletMemoryUnknown: {what}")
+        return zones
+    return tuple(msgspec.structs.replace(zone, assignable=by_zone[zone.name]) for zone in zones)
+
+
+def _assignable(amounts: dict[str, int]) -> dict[str, int] | None:
+    known = all(is_memory(kind) and 0 <= size <= INT64_MAX for kind, size in amounts.items())
+    return amounts if known and len(amounts) <= MOST_KINDS else None
 
 
 def _capacity(zone: MachineZone, cpus: frozenset[int] | None, problems: Problems) -> dict[str, int]:

@@ -109,4 +109,5 @@ def _zone(zone: NumaZone, below: NumaZone | None) -> NumaZone:
         ),
         costs=zone.costs or below.costs,
         parent=zone.parent or below.parent,
+        assignable=below.assignable if zone.assignable is None else zone.assignable,
     )

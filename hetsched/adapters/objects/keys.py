@@ -83,5 +83,5 @@ ATTRIBUTES = frozenset({
     "cpuManagerPolicy", "topologyManagerPolicy", "topologyManagerScope", "reservedSystemCPUs",
     "cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "memoryManagerPolicy", "powerState",
     "powerHeadroomWatts", "offline_capacity", "hetsched.io/cpus", "hetsched.io/siblings", "hetsched.io/sockets",
-    "hetsched.io/caches", "hetsched.io/kubelet-grants", "go.crane.io/reserved-system-cpus",
+    "hetsched.io/caches", "hetsched.io/kubelet-grants", "hetsched.io/static-memory", "go.crane.io/reserved-system-cpus",
 })  # fmt: skip

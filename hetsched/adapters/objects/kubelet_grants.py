@@ -3,7 +3,8 @@
 A grant identifies a pod by the uid that the kubelet uses; its exclusive CPUs are the union over the pod's containers.
 GPUs are listed by id, because the node's GPUs are identified by id. For other resources, the number of devices per zone
 is stored, and only devices with exactly one known zone are counted. If a device is near several zones, its resource is
-omitted and a problem is added, because topology hints for several zones are not modelled.
+omitted and a problem is added, because topology hints for several zones are not modelled. Memory is summed up by kind
+and set of zones.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Mapping
 
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.messages.agent_report import KubeletState
+from hetsched.contracts.messages.agent_report import KubeletState, MemoryBlock
 from hetsched.contracts.objects.node_report import KubeletGrant, NumaZone
-from hetsched.contracts.units import GPU_RESOURCES
+from hetsched.contracts.objects.pinned_memory import MemoryGrant, is_memory
+from hetsched.contracts.units import GPU_RESOURCES, INT64_MAX
 
 MOST_GRANTS = 1024
 MOST_DEVICES = 4096
@@ -45,11 +47,11 @@ def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problem
 def kubelet_grants(
     kubelet: KubeletState, near: Near, problems: list[str], uuids: Mapping[str, str]
 ) -> tuple[KubeletGrant, ...]:
-    """Return the grant of each pod, by uid; pods without exclusive CPUs, GPUs or devices are omitted.
+    """Return the grant of each pod, by uid; pods without exclusive resources are omitted.
 
     `uuids` maps GPU ids that are not uuids, such as the PCI addresses that some device plugins use, to uuids.
     """
-    pods = sorted(kubelet.exclusive.keys() | kubelet.devices.keys())
+    pods = sorted(kubelet.holders)
     if len(pods) > MOST_GRANTS:
         problems.append(f"KubeletGrantsTooMany: {len(pods)} pods have grants, only the first {MOST_GRANTS} are used")
         pods = pods[:MOST_GRANTS]
@@ -64,8 +66,9 @@ def kubelet_grants(
             gpus=tuple(sorted(uuids.get(one, one) for one in _gpus(devices))),
             devices=_counted(devices, near),
             foreign=pod in foreign,
+            memory=_memory(kubelet.memory_blocks.get(pod, {})),
         )
-        if grant.cpus or grant.gpus or grant.devices:
+        if grant.cpus or grant.gpus or grant.devices or grant.memory:
             grants.append(grant)
     return tuple(grants)
 
@@ -98,3 +101,17 @@ def _counted(devices: dict[str, dict[str, tuple[str, ...]]], near: Near) -> dict
                 if zone is not None:
                     found.setdefault(zone, Counter())[resource] += 1
     return {zone: dict(counts) for zone, counts in sorted(found.items())}
+
+
+def _memory(containers: Mapping[str, tuple[MemoryBlock, ...]]) -> tuple[MemoryGrant, ...]:
+    """Return the memory of a pod; blocks that no kubelet reports are omitted."""
+    sizes: Counter[tuple[tuple[int, ...], str]] = Counter()
+    for blocks in containers.values():
+        for block in blocks:
+            if is_memory(block.kind) and len(block.kind) <= _MOST_TEXT and 0 < block.size <= INT64_MAX:
+                sizes[tuple(sorted(set(block.zones))), block.kind] += block.size
+    return tuple(
+        MemoryGrant(tuple(f"node-{zone}" for zone in zones), kind, size)
+        for (zones, kind), size in sorted(sizes.items())[:MOST_RESOURCES]
+        if zones and size <= INT64_MAX
+    )

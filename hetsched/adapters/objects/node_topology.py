@@ -21,11 +21,13 @@ from hetsched.contracts.objects.node_report import (
     PowerReport,
     zone_problem,
 )
-from hetsched.contracts.units import CPU, parse_amount
+from hetsched.contracts.objects.pinned_memory import is_memory, parse_kinds
+from hetsched.contracts.units import CPU, INT64_MAX, parse_amount
 
 from .fields import FieldView, unique_names
 
 POWER_PROBLEM = "PowerUnreadable"
+STATIC_MEMORY = "hetsched.io/static-memory"
 _GRANTS = "hetsched.io/kubelet-grants"
 _WATTS = re.compile(r"[0-9]{1,9}", re.ASCII)
 _MAX_ZONES = 1024
@@ -97,6 +99,8 @@ def _grants(root: FieldView, text: str | None) -> tuple[KubeletGrant, ...]:
         _cpus(root, {_GRANTS: grant.cpus}, _GRANTS)
         if any(count < 0 for counts in grant.devices.values() for count in counts.values()):
             root.fail("contains a negative number of devices", "attributes", code="GrantsMalformed")
+        if any(not is_memory(one.kind) or not 0 < one.size <= INT64_MAX for one in grant.memory):
+            root.fail("contains an invalid amount of memory", "attributes", code="GrantsMalformed")
     return grants
 
 
@@ -159,7 +163,18 @@ def _zone(view: FieldView, problems: list[str]) -> NumaZone:
         costs={item.text("name"): item.integer("value") for item in view.views("costs")},
         available=available if available != (allocatable or capacity) else {},
         parent=view.text("parent") or None,
+        assignable=_assignable(view, attributes.get(STATIC_MEMORY)),
     )
+
+
+def _assignable(view: FieldView, text: str | None) -> dict[str, int] | None:
+    """Read the memory of a zone that the static memory manager may assign, such as `memory=4Gi,hugepages-2Mi=1Gi`."""
+    if text is None:
+        return None
+    try:
+        return parse_kinds(text)
+    except InputError as error:
+        raise error.at(f"{view.place('attributes')}[{STATIC_MEMORY!r}]") from None
 
 
 def _groups(view: FieldView, attributes: dict[str, str], key: str) -> str | None:

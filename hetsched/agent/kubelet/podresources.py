@@ -1,4 +1,4 @@
-"""CPUs and devices that a kubelet has actually assigned to containers, read through its podresources API.
+"""CPUs, devices and memory that a kubelet has actually assigned to containers, read through its podresources API.
 
 The kubelet's state files are written late, change their format and do not contain devices, and other device plugins
 choose GPUs themselves. Only the kubelet knows all assignments. The API identifies pods by name and not by UID. `cpus`
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset, parse_cpuset
-from hetsched.contracts.messages.agent_report import KubeletState
+from hetsched.contracts.messages.agent_report import KubeletState, MemoryBlock
 
 from ..rpc import podresources_pb2 as messages
 from ..unix_channel import CallFailure, UnixChannel
@@ -46,6 +46,7 @@ class ContainerResources(msgspec.Struct, frozen=True):
     name: str
     cpus: str = ""
     devices: tuple[HeldDevices, ...] = ()
+    memory: tuple[MemoryBlock, ...] = ()
 
 
 class PodResources(msgspec.Struct, frozen=True):
@@ -57,10 +58,14 @@ class PodResources(msgspec.Struct, frozen=True):
 
 
 class Allocatable(msgspec.Struct, frozen=True):
-    """Resources that a kubelet can assign exclusively: all CPUs except the reserved CPUs, and the healthy devices."""
+    """Resources that a kubelet can assign exclusively: all CPUs except the reserved CPUs, and the healthy devices.
+
+    `memory` contains the memory of each NUMA node; it is empty unless the memory manager is static.
+    """
 
     cpus: str = ""
     devices: tuple[HeldDevices, ...] = ()
+    memory: tuple[MemoryBlock, ...] = ()
 
 
 class PodResourcesClient:
@@ -83,7 +88,7 @@ class PodResourcesClient:
         """Return all exclusively assignable resources, including assigned ones. Raises: PodResourcesFailure."""
         asked = messages.AllocatableResourcesRequest()
         said = self._call("GetAllocatableResources", asked, messages.AllocatableResourcesResponse)
-        return Allocatable(_cpus(said.cpu_ids), _devices(said.devices))
+        return Allocatable(_cpus(said.cpu_ids), _devices(said.devices), _memory(said.memory))
 
     def close(self) -> None:
         self._channel.close()
@@ -119,14 +124,17 @@ def with_pods(
     exclusive: dict[str, dict[str, str]] = {}
     names: dict[str, str] = {}
     devices: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
+    blocks: dict[str, dict[str, tuple[MemoryBlock, ...]]] = {}
     for pod in pods:
         same = (by_cpus.get((one.name, one.cpus)) for one in pod.containers if one.cpus)
         key = known.get((pod.namespace, pod.name)) or next(filter(None, same), f"{pod.namespace}/{pod.name}")
-        if "/" not in key and any(one.cpus or one.devices for one in pod.containers):
+        if "/" not in key and any(one.cpus or one.devices or one.memory for one in pod.containers):
             names[key] = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:
             if container.cpus:
                 exclusive.setdefault(key, {})[container.name] = container.cpus
+            if container.memory:
+                blocks.setdefault(key, {})[container.name] = container.memory
             for held in container.devices:
                 mine = devices.setdefault(key, {}).setdefault(container.name, {})
                 mine[held.resource] = (*mine.get(held.resource, ()), *held.ids)
@@ -140,6 +148,9 @@ def with_pods(
         devices=devices,
         device_zones=_device_zones(allocatable.devices) if allocatable is not None else state.device_zones,
         pod_names=names,
+        # The checkpoint also contains NUMA nodes without assignable memory.
+        memory=state.memory or (_by_zone(allocatable.memory) if allocatable is not None else {}) or None,
+        memory_blocks=blocks,
         sources=(*(source for source in state.sources if source != SOURCE), SOURCE),
     )
 
@@ -153,8 +164,28 @@ def _device_zones(listed: Iterable[HeldDevices]) -> dict[str, dict[str, tuple[in
     return {resource: devices for resource, devices in found.items() if any(devices.values())}
 
 
+def _by_zone(memory: Iterable[MemoryBlock]) -> dict[str, dict[str, int]]:
+    """Return the assignable bytes of each NUMA node by kind."""
+    found: dict[str, dict[str, int]] = {}
+    for block in memory:
+        for zone in block.zones:
+            found.setdefault(str(zone), {})[block.kind] = block.size
+    return found
+
+
 def _containers(listed: Iterable[Any]) -> tuple[ContainerResources, ...]:
-    return tuple(ContainerResources(item.name, _cpus(item.cpu_ids), _devices(item.devices)) for item in listed)
+    return tuple(
+        ContainerResources(item.name, _cpus(item.cpu_ids), _devices(item.devices), _memory(item.memory))
+        for item in listed
+    )
+
+
+def _memory(listed: Iterable[Any]) -> tuple[MemoryBlock, ...]:
+    return tuple(
+        MemoryBlock(tuple(sorted(node.ID for node in item.topology.nodes)), item.memory_type, item.size)
+        for item in listed
+        if item.size
+    )
 
 
 def _cpus(ids: Iterable[int]) -> str:

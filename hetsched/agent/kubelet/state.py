@@ -34,6 +34,7 @@ from hetsched.contracts.units import CPU, parse_amount
 from ..probe_topology import probe_topology, topology_fingerprint
 from ..tree import Tree
 from .config import FOLDER, KubeletConfig, read_config
+from .memory_state import MemoryManagerState, parse_memory_state
 
 
 def reserved_by_amount(cpus: Iterable[MachineCpu], count: int, options: KubeletOptions) -> frozenset[int] | None:
@@ -77,7 +78,7 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
     """Return the kubelet's state, or None if there is no kubelet; `cpus` is used to compute the reserved CPUs."""
     config = read_config(tree, folder)
     state = _cpu_manager_state(tree, f"{folder}/cpu_manager_state")
-    memory = _memory_policy(tree, f"{folder}/memory_manager_state")
+    memory = _memory_manager_state(tree, f"{folder}/memory_manager_state")
     sources = [
         name
         for name, found in (("config", config), ("cpu_manager_state", state), ("memory_manager_state", memory))
@@ -101,7 +102,9 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
         topology_manager_options=bounded(config.maps.get("topologyManagerPolicyOptions", {})) if config else {},
         topology_manager_policy=stated.get("topologyManagerPolicy"),
         topology_manager_scope=stated.get("topologyManagerScope"),
-        memory_manager_policy=memory or stated.get("memoryManagerPolicy"),
+        memory_manager_policy=memory.policy if memory is not None else stated.get("memoryManagerPolicy"),
+        memory=memory.assignable if memory is not None else None,
+        memory_blocks=memory.blocks if memory is not None else {},
         shared_cpus=state.shared if state is not None and state.policy == "static" else None,
         exclusive=state.exclusive if state is not None else {},
         sources=tuple(sources),
@@ -264,13 +267,15 @@ def _check(tree: Tree, path: str, checksum: object, *dumps: str) -> None:
     tree.problems.append(MachineProblem("KubeletStateCorrupt", what, path))
 
 
-def _memory_policy(tree: Tree, path: str) -> str | None:
-    document = _json_object(tree, path)
-    policy = document.get("policyname") if document is not None else None
-    if document is not None and not isinstance(policy, str):
-        _unreadable(tree, path, "the file is not a memory manager state")
+def _memory_manager_state(tree: Tree, path: str) -> MemoryManagerState | None:
+    text = tree.text(path, MOST_BYTES)
+    if text is None:
         return None
-    return policy
+    try:
+        return parse_memory_state(text)
+    except ValueError as error:
+        _unreadable(tree, path, f"the file is not a memory manager state: {str(error)[:200]}")
+        return None
 
 
 def _json_object(tree: Tree, path: str) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ reason. A list that could not be read is null; an empty list means that the mach
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -132,13 +134,23 @@ class MachineCard(msgspec.Struct, frozen=True, rename="camel"):
     processes: int | None = None
 
 
+class MemoryBlock(msgspec.Struct, frozen=True):
+    """Memory of one kind (`memory` or `hugepages-<size>`) on the NUMA nodes `zones` together; `size` is in bytes."""
+
+    zones: tuple[int, ...]
+    kind: str
+    size: int
+
+
 class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
     """Configuration of the machine's kubelet and the resources that it assigned to pods.
 
     `exclusive` maps pod UID -> container -> CPUs, and `devices` maps pod UID -> container -> resource -> device IDs,
     from the kubelet's podresources API. `device_zones` maps resource -> device ID -> zones near the device,
-    for all healthy devices. `pod_names` maps pod UID -> `namespace/name`. `foreign` lists the pods (keys of `exclusive`
-    and `devices`) that are unknown to the control plane; it is filled in by the server and not by the agent.
+    for all healthy devices. `memory` maps NUMA node -> kind of memory -> bytes that the static memory manager may
+    assign, or is null if unknown; `memory_blocks` maps pod UID -> container -> assigned memory. `pod_names` maps pod
+    UID -> `namespace/name`. `foreign` lists the pods (`holders`) that are unknown to the control plane; it is filled in
+    by the server and not by the agent.
     """
 
     cpu_manager_policy: str | None = None
@@ -155,6 +167,13 @@ class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
     device_zones: dict[str, dict[str, tuple[int, ...]]] = {}
     pod_names: dict[str, str] = {}
     foreign: tuple[str, ...] = ()
+    memory: dict[str, dict[str, int]] | None = None
+    memory_blocks: dict[str, dict[str, tuple[MemoryBlock, ...]]] = {}
+
+    @property
+    def holders(self) -> Set[str]:
+        """The pods with exclusive CPUs, devices or memory, by UID, or by `namespace/name` if the UID is unknown."""
+        return self.exclusive.keys() | self.devices.keys() | self.memory_blocks.keys()
 
 
 class MachineUsage(msgspec.Struct, frozen=True, rename="camel"):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .pinned_memory import MemoryGrant
+
 HARD_EFFECTS = ("NoSchedule", "NoExecute")  # effects that keep pods without a matching toleration away
 
 
@@ -52,7 +54,7 @@ class GpuCard(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeletGrant(msgspec.Struct, frozen=True, rename="camel"):
-    """Exclusive resources that the kubelet assigned to one pod: CPUs, GPUs by UUID, and other devices by zone.
+    """Exclusive resources that the kubelet assigned to one pod: CPUs, GPUs by UUID, other devices by zone, and memory.
 
     `pod` is its UID, or `namespace/name` if the UID is unknown; `name` is `namespace/name` if known in addition to the
     UID. `foreign` means that the control plane does not know the pod, so the assignment is counted separately.
@@ -64,13 +66,15 @@ class KubeletGrant(msgspec.Struct, frozen=True, rename="camel"):
     gpus: tuple[str, ...] = ()
     devices: dict[str, dict[str, int]] = {}
     foreign: bool = False
+    memory: tuple[MemoryGrant, ...] = ()
 
 
 class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
     """One NUMA zone; `cpus` is null if only the number of the zone's CPUs is known.
 
     `available` is the free amount in NodeResourceTopology, or empty without such an object. Extended resources in
-    `allocatable` are devices near this zone. `parent` is the zone that contains it, usually a socket.
+    `allocatable` are devices near this zone. `parent` is the zone that contains it, usually a socket. `assignable` is
+    the memory, in bytes by kind, that the kubelet's static memory manager may assign, or None if it is unknown.
     """
 
     name: str
@@ -82,6 +86,7 @@ class NumaZone(msgspec.Struct, frozen=True, rename="camel"):
     costs: dict[str, int] = {}
     available: dict[str, int] = {}
     parent: str | None = None
+    assignable: dict[str, int] | None = None
 
 
 class NumaReport(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,4 +1,4 @@
-"""Match pods with exclusive CPUs or devices in a kubelet's report with pods in the database."""
+"""Match pods with exclusive CPUs, devices or memory in a kubelet's report with pods in the database."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _HOLDING = [state.value for state in HOLDING]
 
 
 def pods_with_grants(cluster: Cluster, node: str, kubelet: KubeletState) -> set[str]:
-    """Return the keys of `kubelet.exclusive` and `kubelet.devices` that name pods in the database.
+    """Return the keys of `kubelet.holders` that name pods in the database.
 
     Only pods of the node are compared: by uid, or by name for a static pod, because its uid in the API server differs.
     """
-    keys = kubelet.exclusive.keys() | kubelet.devices.keys()
+    keys = kubelet.holders
     # filter by node first: uids have no index
     there = Pod.objects.filter(node__cluster=cluster, node__name=node)
     found = set(there.filter(uid__in=[key for key in keys if "/" not in key]).values_list("uid", flat=True))

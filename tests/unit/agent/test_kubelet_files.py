@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hetsched.agent.kubelet.config import read_config
 from hetsched.agent.kubelet.state import fnv1a, kubelet_fingerprint, probe_kubelet, reserved_by_amount
 from hetsched.agent.tree import Tree
-from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu
+from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu, MemoryBlock
 from hetsched.contracts.objects.kubelet_options import KubeletOptions
 from tests.unit.agent.trees import put
 
@@ -238,6 +238,34 @@ def test_unreadable_state_file_is_reported(tmp_path: Path, state: object) -> Non
 def test_the_memory_managers_policy_is_read(tmp_path: Path) -> None:
     put(tmp_path, f"{FOLDER}/memory_manager_state", '{"policyName":"Static","machineState":{},"checksum":1}')
     assert found(Tree(tmp_path)).memory_manager_policy == "Static"
+
+
+def test_memory_of_the_memory_manager_is_read(tmp_path: Path) -> None:
+    table = {"total": 8 << 30, "systemReserved": 1 << 30, "allocatable": 7 << 30, "reserved": 1 << 30, "free": 6 << 30}
+    node = {"numberOfAssignments": 1, "memoryMap": {"memory": table}, "cells": [0, 1]}
+    blocks = [{"numaAffinity": [0, 1], "type": "memory", "size": 1 << 30}]
+    state = {"policyName": "Static", "machineState": {"0": node, "1": node}, "entries": {"uid": {"main": blocks}}}
+    put(tmp_path, f"{FOLDER}/memory_manager_state", json.dumps(state))
+    kubelet_state = found(Tree(tmp_path))
+    assert kubelet_state.memory == {"0": {"memory": 7 << 30}, "1": {"memory": 7 << 30}}
+    assert kubelet_state.memory_blocks == {"uid": {"main": (MemoryBlock((0, 1), "memory", 1 << 30),)}}
+    assert kubelet_state.holders == {"uid"}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "{",
+        "[]",
+        '{"policyName":1}',
+        '{"policyName":"Static","machineState":{"0":{"memoryMap":{"memory":{"allocatable":-1}}}}}',
+    ],
+)
+def test_unreadable_memory_state_is_reported_and_unknown(tmp_path: Path, state: str) -> None:
+    put(tmp_path, f"{FOLDER}/memory_manager_state", state)
+    tree = kubelet(tmp_path, {"policyName": "none"})
+    assert found(tree).memory is None
+    assert "KubeletStateUnreadable" in codes(tree)
 
 
 def test_a_machine_without_a_kubelet_has_none(tmp_path: Path) -> None:

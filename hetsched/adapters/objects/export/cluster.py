@@ -25,6 +25,7 @@ from hetsched.contracts.objects.node_report import (
     NumaZone,
     PowerReport,
 )
+from hetsched.contracts.objects.pinned_memory import format_kinds
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodGroup
 from hetsched.contracts.units import CPU, format_amount
@@ -32,7 +33,7 @@ from hetsched.contracts.units import CPU, format_amount
 from .. import keys
 from ..node_images import annotation as image_annotation
 from ..node_isa import isa_report
-from ..node_topology import POWER_PROBLEM
+from ..node_topology import POWER_PROBLEM, STATIC_MEMORY
 from .devices import device_objects
 from .pods import pod_object, tolerations
 from .selectors import label_selector
@@ -219,7 +220,11 @@ def topology_object(numa: NumaReport | None, power: PowerReport | None) -> Plain
 
 def _zone(zone: NumaZone) -> Plain:
     offline = None if zone.offline_capacity_millis is None else format_amount(CPU, zone.offline_capacity_millis)
-    stated = (("hetsched.io/cpus", zone.cpus), ("hetsched.io/siblings", zone.siblings), ("offline_capacity", offline))
+    memory = None if zone.assignable is None else format_kinds(zone.assignable)
+    stated = (
+        ("hetsched.io/cpus", zone.cpus), ("hetsched.io/siblings", zone.siblings), ("offline_capacity", offline),
+        (STATIC_MEMORY, memory),
+    )  # fmt: skip
     resources = []
     for name in dict.fromkeys((*zone.capacity, *zone.allocatable, *zone.available)):
         parts = (("capacity", zone.capacity), ("allocatable", zone.allocatable), ("available", zone.available))
