@@ -148,22 +148,29 @@ def members(bits: int) -> Iterator[int]:
         bits ^= lowest
 
 
-def take(topology: Topology, available: int, count: int, strategy: Strategy) -> int | None:
-    """Return the `count` available CPUs that the kubelet would take, or None if its allocation would fail."""
+def take(topology: Topology, available: int, count: int, strategy: Strategy, free: int | None = None) -> int | None:
+    """Return the `count` available CPUs that the kubelet would take, or None if its allocation would fail.
+
+    If cores or sockets are unequal, the kubelet may also take other CPUs of a part that it considers free; they are
+    taken if they are in `free`, which is equal to `available` if it is not given.
+    """
     if count > available.bit_count():
         return None
     if strategy.group and count and count % strategy.group == 0:
         taken = _distributed(topology, available, count, strategy)
         if taken is not None:
             return taken if taken.bit_count() == count else None
-    return _Accumulator(topology, available, count, strategy).packed()
+    return _Accumulator(topology, available, count, strategy, free).packed()
 
 
 class _Accumulator:
     """Take CPUs level by level until the request is complete."""
 
-    def __init__(self, topology: Topology, available: int, count: int, strategy: Strategy) -> None:
+    def __init__(
+        self, topology: Topology, available: int, count: int, strategy: Strategy, free: int | None = None
+    ) -> None:
         self.topology = topology
+        self.free = available if free is None else free
         self.available = available
         self.needed = count
         self.strategy = strategy
@@ -186,6 +193,7 @@ class _Accumulator:
     def _take(self, cpus: int) -> None:
         self.result |= cpus
         self.available &= ~cpus
+        self.free &= ~cpus
         self.needed -= cpus.bit_count()
 
     def _take_whole(self, ordered: Callable[[], list[int]], parts: dict[int, int], size: Callable[[int], int]) -> None:
@@ -195,7 +203,7 @@ class _Accumulator:
             # Check the actual size too: the kubelet compares with the mean size of the parts, so if cores are unequal,
             # it may consider a part of another size free.
             if 0 < parts[part].bit_count() <= self.needed:
-                self._take(parts[part] & self.available)
+                self._take(parts[part] & self.free)
 
     def _take_caches(self) -> None:
         topology = self.topology

@@ -260,6 +260,7 @@ class PodAnonymizer:
                 )
                 for grant in allocation.devices
             ),
+            memory=tuple(self._names.memory(one) for one in allocation.memory) if allocation.memory else UNSET,
         )
 
     def _zone_grant(self, grant: ZoneGrant) -> ZoneGrant:
@@ -267,7 +268,11 @@ class PodAnonymizer:
         return ZoneGrant(self._names.zone(grant.name), grant.cpus, grant.cpu_millis, grant.memory_mib, devices)
 
     def _container(self, container: ContainerDemand) -> ContainerDemand:
-        return replace(container, devices=self._names.amounts(container.devices))
+        return replace(
+            container,
+            devices=self._names.amounts(container.devices),
+            memory=self._names.amounts(container.memory),
+        )
 
     def usage(self, usage: PodUsage) -> PodUsage:
         return PodUsage(

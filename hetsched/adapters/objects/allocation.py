@@ -28,6 +28,7 @@ from hetsched.contracts.objects.allocation import (
     ZoneGrant,
 )
 from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS
+from hetsched.contracts.objects.pinned_memory import MemoryGrant
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, MIB, format_amount, parse_amount
 
@@ -68,6 +69,7 @@ class _Annotation(msgspec.Struct):
     predicted: tuple[_Zone, ...] = ()
     volumes: tuple[VolumeGrant, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
+    memory: tuple[MemoryGrant, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _CraneResources(msgspec.Struct):
@@ -103,6 +105,7 @@ def parse_allocation(text: str) -> Allocation:
         predicted=_grants(found.predicted),
         volumes=found.volumes,
         devices=found.devices,
+        memory=found.memory,
     )
 
 
@@ -193,4 +196,6 @@ def write_allocation(allocation: Allocation, containers: Mapping[str, str] | Non
         document["volumes"] = allocation.volumes
     if allocation.devices:
         document["devices"] = allocation.devices
+    if allocation.memory:
+        document["memory"] = allocation.memory
     return encode(document).decode()

@@ -21,6 +21,7 @@ import msgspec
 
 from hetsched.adapters.spelling import nearest, suggestion
 from hetsched.contracts.message import Message
+from hetsched.contracts.objects.pinned_memory import is_memory
 from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.contracts.units import (
     CPU,
@@ -129,11 +130,13 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
     for resource, amount in overhead.items():
         total[resource] = total.get(resource, 0) + amount
     total[PODS] = 1
+    qos = _qos([*containers, *init] if whole is None else [whole])
+    shared = {"pooled": pooled, "guaranteed": qos == "Guaranteed"}
     aligned = [
         (name, demand)
         for name, demand in (
-            *((c.name, container_demand(c.requests, c.limits, init=not c.sidecar, pooled=pooled)) for c in init),
-            *((c.name, container_demand(c.requests, c.limits, pooled=pooled)) for c in containers),
+            *((c.name, container_demand(c.requests, c.limits, init=not c.sidecar, **shared)) for c in init),
+            *((c.name, container_demand(c.requests, c.limits, **shared)) for c in containers),
         )
         if demand is not None
     ]
@@ -141,7 +144,7 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
         requests=tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
         nonzero_cpu_millis=nonzero[CPU] + overhead.get(CPU, 0),
         nonzero_memory_bytes=nonzero[MEMORY] + overhead.get(MEMORY, 0),
-        qos=_qos([*containers, *init] if whole is None else [whole]),
+        qos=qos,
         containers=tuple(demand for _, demand in aligned),
         container_names=tuple(name or "main" for name, _ in aligned),
     )
@@ -184,12 +187,13 @@ def _is_pod_level(resource: str) -> bool:
 
 
 def container_demand(
-    requests: Amounts, limits: Amounts, *, init: bool = False, pooled: bool = False
+    requests: Amounts, limits: Amounts, *, init: bool = False, pooled: bool = False, guaranteed: bool = False
 ) -> ContainerDemand | None:
-    """Return the resources of a container that a node can align (whole CPUs with an equal limit, devices), or None.
+    """Return the resources of a container that a node can align, or None if it has none.
 
-    `pooled` states that the pod has pod-level resources: the kubelet then assigns no exclusive CPUs, unless its alpha
-    feature PodLevelResourceManagers is enabled (`policy_static.go`, 1.36).
+    They are whole CPUs with an equal limit, devices, and the memory of a `guaranteed` pod. `pooled` states that the pod
+    has pod-level resources: the kubelet then assigns neither exclusive CPUs nor memory, unless its alpha feature
+    PodLevelResourceManagers is enabled (`policy_static.go` of both managers, 1.36).
     """
     cpu = requests.get(CPU, 0)
     cpus = cpu // 1000 if not pooled and cpu % 1000 == 0 and limits.get(CPU) == cpu else 0
@@ -199,9 +203,12 @@ def container_demand(
         for resource, amount in sorted(requests.items())
         if amount and is_extended(resource) and resource not in GPU_RESOURCES
     )
-    if not (cpus or cards or devices):
+    memory: tuple[tuple[str, int], ...] = ()
+    if guaranteed and not pooled:
+        memory = tuple((name, amount) for name, amount in sorted(requests.items()) if amount and is_memory(name))
+    if not (cpus or cards or devices or memory):
         return None
-    return ContainerDemand(cpus, requests.get(MEMORY, 0), cards, init, devices)
+    return ContainerDemand(cpus, requests.get(MEMORY, 0), cards, init, devices, memory)
 
 
 def _stated_requests(spec: FieldView) -> Amounts:

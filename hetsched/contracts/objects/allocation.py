@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from ..message import Message
 from .devices import BindingConditions, DeviceId
 from .node_constraints import NodeTerm
+from .pinned_memory import MemoryGrant
 
 
 class CardGrant(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=False):
@@ -77,7 +78,8 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """All resources that one pod uses exclusively or in exact amounts on its node.
 
     If the node's kubelet pins CPUs (`cpu_policy` is static), `predicted` is the kubelet's expected choice of zones,
-    until the actual choice is known and stored in `zones`.
+    until the actual choice is known and stored in `zones`. `memory` is the memory that a kubelet with the static memory
+    manager is expected to assign; it is omitted if there is none.
     """
 
     gpus: tuple[CardGrant, ...] = ()
@@ -87,6 +89,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     predicted: tuple[ZoneGrant, ...] = ()
     volumes: tuple[VolumeGrant, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
+    memory: tuple[MemoryGrant, ...] | UnsetType = UNSET
 
     @property
     def gpu_milli(self) -> int:

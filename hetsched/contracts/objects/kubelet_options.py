@@ -15,6 +15,7 @@ from ..booleans import BOOLEANS
 from ..cpuset import parse_cpuset
 from ..units import CPU
 from .node_report import NumaReport, NumaZone
+from .pinned_memory import STATIC
 
 DEFAULT_MAX_NUMA_NODES = 8
 # On machines with more NUMA nodes, only the policy `single-numa-node` is modelled: other policies compare hints for all
@@ -106,8 +107,21 @@ def unmodelled(numa: NumaReport) -> Iterable[str]:
     policy = (numa.topology_manager_policy or "none").lower()
     if MOST_MODELLED_NUMA_NODES < len(zones) <= options.max_allowable_numa_nodes and policy in _OF_SETS:
         yield f"topologyManagerPolicy={policy}"
-    if numa.memory_manager_policy not in (None, "", "None"):
+    if numa.memory_manager_policy not in (None, "", "None") and not assigns_memory(numa):
         yield f"memoryManagerPolicy={numa.memory_manager_policy[:100]}"
+
+
+def assigns_memory(numa: NumaReport) -> bool:
+    """Return whether the memory manager of the kubelet is static, and the prediction models it.
+
+    The assignable memory of each NUMA node must be known, and their number is limited under every topology policy: the
+    memory manager always compares all sets of NUMA nodes.
+    """
+    return (
+        numa.memory_manager_policy == STATIC
+        and 0 < len(numa.zones) <= MOST_MODELLED_NUMA_NODES
+        and all(zone.assignable is not None for zone in numa.zones)
+    )
 
 
 def _cores_known(zone: NumaZone) -> bool:

@@ -176,7 +176,8 @@ class ContainerDemand(msgspec.Struct, frozen=True):
 
     `cpus` is the number of whole CPUs with an equal limit (0 for shared CPUs), and `cards` the number of GPUs. `init`
     marks an init container, which ends before the other containers start and reuse its resources. `devices` contains
-    the other requested extended resources, ordered by name.
+    the other requested extended resources, ordered by name. `memory` contains the bytes by kind (`memory`,
+    `hugepages-<size>`) that a static memory manager would assign; it is empty unless the pod is Guaranteed.
     """
 
     cpus: int = 0
@@ -184,6 +185,7 @@ class ContainerDemand(msgspec.Struct, frozen=True):
     cards: int = 0
     init: bool = False
     devices: tuple[tuple[str, int], ...] = ()
+    memory: tuple[tuple[str, int], ...] = ()
 
 
 class GangTopology(msgspec.Struct, frozen=True):

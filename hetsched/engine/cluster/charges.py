@@ -27,5 +27,6 @@ def charge_amounts(placed: PlacedPod, sign: int, columns: Columns, zones: Zones)
             if card.index < layout.cards:
                 columns.load[milli + card.index, row] -= sign * card.milli
                 columns.load[memory + card.index, row] -= sign * card.memory_mib
-    if placed.allocation.zones or placed.allocation.predicted or row in zones.grants:
+    allocation = placed.allocation
+    if allocation.zones or allocation.predicted or allocation.memory or row in zones.grants:
         zones.charge(placed, sign, columns)

@@ -95,13 +95,16 @@ class ColumnLayout:
     Kubelets with the static CPU policy: static `kubelet_cpus` (words of bits; the CPUs of the node's topology that are
     not reserved), load `kubelet_cpus_free` (those that are not assigned). Extended resources whose devices have zones,
     by `devices` (name -> number) x Z: static `zone_devices`, load `zone_devices_free`.
+    Kubelets with the static memory manager, by `memory` (kind -> number) x Z, in bytes: static `static_memory`, load
+    `static_memory_free`; and for each zone the set of zones, as bits, that its memory is assigned with: load
+    `memory_group` (Z; 0 if no memory of the zone is assigned).
     Power, 0 rows in a cluster whose nodes do not report it, else 1: static `power_state` (0 unknown, else 1 + the
     position in `POWER_STATES`), `power_headroom` (watts, -1 unknown); load `power_placed` (watts of the pods added
     since the node's report, minus those removed).
     """
 
     __slots__ = (
-        "cards", "devices", "load", "load_rows", "power", "resources", "shape_rows", "static",
+        "cards", "devices", "load", "load_rows", "memory", "power", "resources", "shape_rows", "static",
         "static_rows", "words", "zones",
     )  # fmt: skip
 
@@ -113,9 +116,11 @@ class ColumnLayout:
         power: int = 0,
         words: int = 0,
         devices: Mapping[str, int] | None = None,
+        memory: Mapping[str, int] | None = None,
     ) -> None:
         self.words = words
         self.devices = dict(devices or {})
+        self.memory = dict(memory or {})
         self.resources = resources
         self.cards = cards
         self.zones = zones
@@ -128,19 +133,21 @@ class ColumnLayout:
             ("zone_memory", zones), ("zone_cpus", zones), ("zone_cpus_usable", zones),
             ("card_zone", cards if zones else 0), ("power_state", power), ("power_headroom", power),
             ("kubelet_cpus", words), ("zone_devices", len(self.devices) * zones),
+            ("static_memory", len(self.memory) * zones),
         )  # fmt: skip
         self.load, self.load_rows = _slices(
             ("requested", resources), ("nonzero", 2), ("card_milli_free", cards), ("card_memory_free", cards),
             ("used", len(USAGE_RESOURCES)), ("zone_cpu_free", zones), ("zone_memory_free", zones),
             ("zone_cpus_free", zones), ("power_placed", power), ("kubelet_cpus_free", words),
-            ("zone_devices_free", len(self.devices) * zones),
+            ("zone_devices_free", len(self.devices) * zones), ("static_memory_free", len(self.memory) * zones),
+            ("memory_group", zones if self.memory else 0),
         )  # fmt: skip
         # First rows of the fields that every shape contributes to.
         self.shape_rows = self.start("requested"), self.start("nonzero"), self.start("used")
 
     def wider(self, resources: int) -> ColumnLayout:
         """Return a copy of this layout for `resources` resources."""
-        return ColumnLayout(resources, self.cards, self.zones, self.power, self.words, self.devices)
+        return ColumnLayout(resources, self.cards, self.zones, self.power, self.words, self.devices, self.memory)
 
     def start(self, field: str) -> int:
         """Return the first row of a field in its block."""

@@ -129,6 +129,8 @@ def emptied(state: InventoryState) -> Columns:
     empty.field("zone_cpus_free")[:] = empty.field("zone_cpus_usable")
     empty.field("kubelet_cpus_free")[:] = empty.field("kubelet_cpus")
     empty.field("zone_devices_free")[:] = empty.field("zone_devices")
+    empty.field("static_memory_free")[:] = empty.field("static_memory")
+    empty.field("memory_group")[:] = 0
     empty.field("power_state")[:] = 0
     empty.field("power_headroom")[:] = UNKNOWN
     empty.field("ready")[:] = 1

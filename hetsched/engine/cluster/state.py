@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.objects.cards import cards_in_maintenance, cards_of
@@ -32,7 +33,7 @@ from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.gpu.links import Table
 from hetsched.engine.gpu.workload_mix import Mix, mix_of_shapes
 from hetsched.engine.numa.kubelet_admission import predicted
-from hetsched.engine.numa.reported_zones import availability, devices_by_zone, zoned_devices, zones_of
+from hetsched.engine.numa.reported_zones import availability, devices_by_zone, static_memory, zoned_devices, zones_of
 from hetsched.engine.numa.topology_setup import KUBELET, Setup, bitset_words
 from hetsched.engine.numa.zones import Zones
 
@@ -152,7 +153,9 @@ class ClusterState:
         words = max((bitset_words(report) for report in self.reports), default=0)
         self._zoned = set[str]().union(*(zoned_devices(report) for report in self.reports))
         devices = devices_by_zone(self._zoned, most_zones)
-        layout = ColumnLayout(len(self.resources), most_cards, most_zones, power, words, devices)
+        kinds = sorted(set[str]().union(*(static_memory(report) for report in self.reports)))
+        memory = {kind: number for number, kind in enumerate(kinds)}
+        layout = ColumnLayout(len(self.resources), most_cards, most_zones, power, words, devices, memory)
         self.columns = Columns([report.name for report in self.reports], layout)
         for row in range(len(self.reports)):
             write_facts(self, row)
@@ -250,6 +253,7 @@ class ClusterState:
             and (report.power is None or layout.power > 0)
             and bitset_words(report) <= layout.words
             and zoned_devices(report) <= self._zoned
+            and static_memory(report) <= layout.memory.keys()
         )
 
     def has_label(self, key: str) -> bool:
@@ -320,7 +324,7 @@ class ClusterState:
     def completes(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
         """Return whether `assume` may add GPUs, zones or CPUs to an allocation on a row."""
         return bool(compiled.shape.gpu is not None and not allocation.gpus and self.cards[row]) or (
-            (compiled.kubelet_pins or compiled.zoned_devices) and self._predicts(row, allocation)
+            self._predicts_zones(compiled, row, allocation) or self._predicts_memory(compiled, row, allocation)
         )
 
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> PlacedPod:
@@ -328,8 +332,8 @@ class ClusterState:
         if request.shape.gpu is not None and not allocation.gpus:
             cards = self._lowest_cards(request.shape, row)
             allocation = msgspec.structs.replace(allocation, gpus=cards)
-        if request.compiled.kubelet_pins or request.compiled.zoned_devices:
-            allocation = self._with_predicted(request.shape, row, allocation)
+        if request.compiled.kubelet_assigns:
+            allocation = self._with_predicted(request.compiled, row, allocation)
         placed = PlacedPod(request.pod, request.compiled, row, allocation)
         key = request.pod.key
         if key in self.placed_pods:
@@ -408,21 +412,36 @@ class ClusterState:
                 held.append(grant_card(card, demand.milli, demand.memory_mib))
         return tuple(held)
 
-    def _with_predicted(self, shape: Shape, row: int, allocation: Allocation) -> Allocation:
-        """Add the zones and CPUs that the node's kubelet is predicted to assign, unless the allocation states them."""
-        if not self._predicts(row, allocation):
+    def _with_predicted(self, compiled: CompiledShape, row: int, allocation: Allocation) -> Allocation:
+        """Add the zones, CPUs and memory that the node's kubelet is predicted to assign and that are not stated."""
+        zones = self._predicts_zones(compiled, row, allocation)
+        memory = self._predicts_memory(compiled, row, allocation)
+        if not zones and not memory:
             return allocation
-        setup = self.setups.values[self.columns.field("topology_setup")[row]]
-        taken = predicted(self, row, shape)
-        policy = KUBELET if setup.pins and shape.guaranteed else allocation.cpu_policy
-        return msgspec.structs.replace(allocation, predicted=taken, cpu_policy=policy)
+        taken = predicted(self, row, compiled.shape)
+        if memory:
+            allocation = msgspec.structs.replace(allocation, memory=taken.memory or UNSET)
+        if zones:
+            policy = KUBELET if self._setup(row).pins and compiled.kubelet_pins else allocation.cpu_policy
+            allocation = msgspec.structs.replace(allocation, predicted=taken.zones, cpu_policy=policy)
+        return allocation
 
-    def _predicts(self, row: int, allocation: Allocation) -> bool:
+    def _predicts_zones(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
         """Return whether the node's kubelet will assign zones or CPUs that the allocation does not state."""
+        if not (compiled.kubelet_pins or compiled.zoned_devices):
+            return False
         if allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET:
             return False
-        setup: Setup = self.setups.values[self.columns.field("topology_setup")[row]]
+        setup = self._setup(row)
         return setup.pins or setup.policy != "none"
+
+    def _predicts_memory(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
+        """Return whether the node's kubelet will assign memory that the allocation does not state."""
+        return compiled.static_memory and not allocation.memory and self._setup(row).memory
+
+    def _setup(self, row: int) -> Setup:
+        setup: Setup = self.setups.values[self.columns.field("topology_setup")[row]]
+        return setup
 
     # -- whole-state operations ----------------------------------------------------------------------------------
 

@@ -201,8 +201,10 @@ class Plans:
             or self.full
         ):
             return needs_full_cycle
-        if (compiled.kubelet_pins or compiled.zoned_devices) and any(
-            (compiled.kubelet_pins and setup.pins) or (compiled.zoned_devices and setup.policy != "none")
+        if compiled.kubelet_assigns and any(
+            (compiled.kubelet_pins and setup.pins)
+            or (compiled.zoned_devices and setup.policy != "none")
+            or (compiled.static_memory and setup.memory)
             for setup in state.setups.values
         ):
             return needs_full_cycle  # the allocation would include the predicted assignment of the kubelet

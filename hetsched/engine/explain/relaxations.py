@@ -19,6 +19,7 @@ import msgspec
 
 from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
+from hetsched.contracts.objects.pinned_memory import is_memory
 from hetsched.contracts.objects.wishes import (
     EXPECTED_USAGE,
     EXPECTED_WATTS,
@@ -32,6 +33,7 @@ from hetsched.contracts.units import CPU, EPHEMERAL_STORAGE, GPU_RESOURCES, MEMO
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Rows
 
 RULE_SIZE = 0.5
+GPUS = "gpus"  # the GPUs of a container, of any vendor
 # Maximum number of values that are tried one by one. Longer ranges are bisected, which finds the nearest fitting value
 # only if a smaller value is never harder to place.
 _TRIED_ONE_BY_ONE = 64
@@ -218,7 +220,7 @@ def _with_cards(shape: Shape, value: int) -> Shape:
         shape,
         gpu=msgspec.structs.replace(shape.gpu, count=value),
         requests=requests,
-        containers=_reduced_containers(shape.containers, "cards", fewer),
+        containers=_reduced_containers(shape.containers, GPUS, fewer),
     )
 
 
@@ -231,31 +233,54 @@ def _with_request(shape: Shape, value: int, *, resource: str) -> Shape:
     }
     if resource == CPU:
         changes["nonzero_cpu_millis"] = max(shape.nonzero_cpu_millis - asked + value, 0)
-        containers = _reduced_containers(shape.containers, "cpus", -(-(asked - value) // 1000))
+        less = -(-(asked - value) // 1000)
+        containers = _reduced_containers(shape.containers, CPU, less)
         changes["containers"] = containers
         changes["guaranteed"] = shape.guaranteed and any(container.cpus for container in containers)
     elif resource == MEMORY:
         changes["nonzero_memory_bytes"] = max(shape.nonzero_memory_bytes - asked + value, 0)
-        changes["containers"] = _reduced_containers(shape.containers, "memory_bytes", asked - value)
+    if is_memory(resource):
+        changes["containers"] = _reduced_containers(shape.containers, resource, asked - value)
     return msgspec.structs.replace(shape, **changes)
 
 
-def _reduced_containers(containers: tuple[ContainerDemand, ...], fact: str, less: int) -> tuple[ContainerDemand, ...]:
-    """Subtract `less` from the containers' requests of `fact`, the largest first; omit containers without requests.
+def _amount_of(container: ContainerDemand, resource: str) -> int:
+    """Return a container's CPUs (`cpu`), GPUs (`GPUS`), or bytes of a kind of memory."""
+    if resource in (CPU, GPUS):
+        return container.cpus if resource == CPU else container.cards
+    return container.memory_bytes if resource == MEMORY else dict(container.memory).get(resource, 0)
 
-    Each init container is reduced by up to `less` on its own, because init containers do not run together.
+
+def _with_amount(container: ContainerDemand, resource: str, amount: int) -> ContainerDemand:
+    if resource in (CPU, GPUS):
+        return msgspec.structs.replace(container, **{"cpus" if resource == CPU else "cards": amount})
+    memory = {kind: amount if kind == resource else size for kind, size in container.memory}
+    return msgspec.structs.replace(
+        container,
+        memory=tuple((kind, size) for kind, size in memory.items() if size),
+        memory_bytes=amount if resource == MEMORY else container.memory_bytes,
+    )
+
+
+def _reduced_containers(
+    containers: tuple[ContainerDemand, ...], resource: str, less: int
+) -> tuple[ContainerDemand, ...]:
+    """Subtract `less` from the containers' amounts of a resource (see `_amount_of`), the largest first.
+
+    Containers without requests are omitted. Each init container is reduced by up to `less` on its own, because init
+    containers do not run together.
     """
     left = {position: less for position in range(len(containers)) if containers[position].init}
     remaining = less
-    order = sorted(range(len(containers)), key=lambda position: -int(getattr(containers[position], fact)))
+    order = sorted(range(len(containers)), key=lambda position: -_amount_of(containers[position], resource))
     changed = list(containers)
     for position in order:
-        held = int(getattr(containers[position], fact))
+        held = _amount_of(containers[position], resource)
         taken = min(held, left.get(position, remaining))
         if position not in left:
             remaining -= taken
-        changed[position] = msgspec.structs.replace(containers[position], **{fact: held - taken})
-    return tuple(container for container in changed if container.cpus or container.cards)
+        changed[position] = _with_amount(containers[position], resource, held - taken)
+    return tuple(one for one in changed if one.cpus or one.cards or one.devices or one.memory)
 
 
 def _with_skew(shape: Shape, value: int, *, position: int) -> Shape:

@@ -34,13 +34,14 @@ class CompiledShape:
     Array shapes: `needs_rows` (k,) resource rows with a positive demand, `needs` (k,) amounts, `delta` (L,) one pod's
     contribution to a node's load column, `expected_extra` (4,) expected use minus requests, or None. `has_rules` is
     true if the shape has inter-pod affinity or host ports, `kubelet_pins` if a kubelet with the static CPU policy would
-    give it exclusive CPUs, `zoned_devices` if it requests devices with known zones. `width` is its cost in memory and
-    evaluation time, as a number of ordinary shapes.
+    give it exclusive CPUs, `zoned_devices` if it requests devices with known zones, `static_memory` if a kubelet with
+    the static memory manager would give it memory. `width` is its cost in memory and evaluation time, as a number of
+    ordinary shapes.
     """
 
     __slots__ = (
-        "_requested", "delta", "expected_extra", "has_rules", "kubelet_pins", "nonzero", "shape", "width",
-        "zoned_devices",
+        "_requested", "delta", "expected_extra", "has_rules", "kubelet_pins", "nonzero", "shape",
+        "static_memory", "width", "zoned_devices",
     )  # fmt: skip
 
     def __init__(self, shape: Shape, layout: ColumnLayout, resources: ResourceRows) -> None:
@@ -52,6 +53,7 @@ class CompiledShape:
         self.zoned_devices = bool(layout.devices) and any(
             name in layout.devices for container in shape.containers for name, _ in container.devices
         )
+        self.static_memory = bool(layout.memory) and any(container.memory for container in shape.containers)
         self._requested = layout.load["requested"]
         requested, nonzero, used = layout.shape_rows
         # Filled as a list: assigning single elements of an array takes ten times as long.
@@ -70,6 +72,11 @@ class CompiledShape:
             expected = dict(shape.expected_usage)
             extra = [expected.get(name, asked.get(name, 0)) - asked.get(name, 0) for name in USAGE_RESOURCES]
             self.expected_extra = np.array(extra, np.int64)
+
+    @property
+    def kubelet_assigns(self) -> bool:
+        """Return whether a kubelet of the cluster may assign exclusive CPUs, devices or memory to the shape."""
+        return self.kubelet_pins or self.zoned_devices or self.static_memory
 
     @property
     def needs_rows(self) -> Rows:

@@ -1,9 +1,10 @@
 """Static memory manager of the kubelet during the admission of one pod: hints and allocation by NUMA node.
 
-State   for each NUMA node and kind of memory (`memory`, `hugepages-<size>`), the allocatable and the free bytes; the
-        number of assigned blocks; and the group of NUMA nodes that these blocks use together
+State   for each NUMA node, the allocatable and the free bytes by kind of memory (`memory`, `hugepages-<size>`), and the
+        group of NUMA nodes whose memory is assigned together, if any memory of the NUMA node is assigned
 Hint    a set of NUMA nodes with enough free memory of every requested kind; preferred if no smaller set has enough
         allocatable memory. A node of a group serves only this group, a node that is used alone serves no group.
+All sets are compared, so the number of NUMA nodes is limited (`kubelet_options.assigns_memory`).
 If no set has enough free memory, the manager has no preference, and the allocation fails after the topology manager has
 admitted the pod. The memory of an init container is reused by later containers with the same affinity.
 Source: kubernetes pkg/kubelet/cm/memorymanager/policy_static.go (1.36).
@@ -12,6 +13,7 @@ Source: kubernetes pkg/kubelet/cm/memorymanager/policy_static.go (1.36).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -23,11 +25,13 @@ Hints = list[tuple[int, bool]]  # affinities as bits, and whether each is prefer
 
 
 class MemoryZone(NamedTuple):
-    """Memory of one NUMA node by kind, in bytes; `group` contains, as bits, the NUMA nodes of its blocks."""
+    """Memory of one NUMA node by kind, in bytes.
+
+    `group` contains, as bits, the NUMA nodes of its blocks; it is 0 if the NUMA node has no blocks.
+    """
 
     allocatable: Amounts
     free: Amounts
-    blocks: int = 0
     group: int = 0
 
 
@@ -45,8 +49,7 @@ class MemoryManager:
     def __init__(self, zones: Sequence[MemoryZone]) -> None:
         self._allocatable = [dict(zone.allocatable) for zone in zones]
         self._free = [dict(zone.free) for zone in zones]
-        self._blocks = [zone.blocks for zone in zones]
-        self._groups = [zone.group or 1 << position for position, zone in enumerate(zones)]
+        self._groups = [zone.group for zone in zones]
         self._reusable: dict[tuple[int, str], int] = {}
         self.running: list[Block] = []
 
@@ -55,20 +58,15 @@ class MemoryManager:
         if not asked:
             return None
         found, least = [], len(self._free)
-        for size in range(1, len(self._free) + 1):
-            for zones in combinations(range(len(self._free)), size):
-                if any(sum(self._allocatable[zone].get(kind, 0) for zone in zones) < need for kind, need in asked):
-                    continue
-                least = min(least, size)
-                mask = sum(1 << zone for zone in zones)
-                if self._usable(mask, zones) and self._fits(mask, asked, reuse=True):
+        for mask, zones in _sets(len(self._free)):
+            if all(sum(self._allocatable[zone].get(kind, 0) for zone in zones) >= need for kind, need in asked):
+                least = min(least, len(zones))
+                if self._usable(zones, mask) and self._fits(mask, asked, reuse=True):
                     found.append(mask)
         return [(mask, mask.bit_count() == least) for mask in found] or None
 
-    def _usable(self, mask: int, zones: Sequence[int]) -> bool:
-        if len(zones) == 1:
-            return self._groups[zones[0]] == mask
-        return all(not self._blocks[zone] or self._groups[zone] == mask for zone in zones)
+    def _usable(self, zones: Iterable[int], mask: int) -> bool:
+        return all(self._groups[zone] in (0, mask) for zone in zones)
 
     def _fits(self, mask: int, asked: Amounts, *, reuse: bool) -> bool:
         return all(
@@ -94,7 +92,7 @@ class MemoryManager:
             if preferred and not suits:
                 return False
             affinity = chosen
-        if affinity.bit_count() > 1 and not self._usable(affinity, tuple(members(affinity))):
+        if affinity.bit_count() > 1 and not self._usable(members(affinity), affinity):
             return False
         for kind, need in asked:
             reused = min(self._reusable.get((affinity, kind), 0), need)
@@ -110,7 +108,6 @@ class MemoryManager:
         """Reserve a block on the NUMA nodes of its affinity, those with the lowest ids first."""
         remaining = block.size
         for zone in members(block.affinity):
-            self._blocks[zone] += 1
             self._groups[zone] = block.affinity
             taken = min(remaining, self._free[zone].get(block.kind, 0))
             self._free[zone][block.kind] = self._free[zone].get(block.kind, 0) - taken
@@ -119,11 +116,16 @@ class MemoryManager:
     def zones(self) -> tuple[MemoryZone, ...]:
         """Return the present state of the NUMA nodes."""
         return tuple(
-            MemoryZone(tuple(allocatable.items()), tuple(free.items()), blocks, group)
-            for allocatable, free, blocks, group in zip(
-                self._allocatable, self._free, self._blocks, self._groups, strict=True
-            )
+            MemoryZone(tuple(allocatable.items()), tuple(free.items()), group)
+            for allocatable, free, group in zip(self._allocatable, self._free, self._groups, strict=True)
         )
+
+
+@cache
+def _sets(count: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Return all sets of `count` NUMA nodes as (bits, positions), smaller sets first."""
+    sets = (zones for size in range(1, count + 1) for zones in combinations(range(count), size))
+    return tuple((sum(1 << zone for zone in zones), zones) for zones in sets)
 
 
 def occupied(zones: Sequence[MemoryZone], blocks: Iterable[Block]) -> tuple[MemoryZone, ...]:

@@ -1,7 +1,7 @@
 """NUMA zones of a node's report, in the order of their positions.
 
-Zones are sorted by name, numbers as numbers. A zone without CPUs is left out, unless devices are near it: the kubelet's
-device manager then returns hints for it.
+Zones are sorted by name, numbers as numbers. A zone without CPUs is left out, unless devices are near it or the memory
+manager is static: the kubelet then returns hints for it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from hetsched.contracts.objects.kubelet_options import assigns_memory
 from hetsched.contracts.objects.node_report import NodeReport, NumaZone
 from hetsched.contracts.units import CPU, GPU_RESOURCES, is_extended
 
@@ -24,14 +25,18 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def zones_of(report: NodeReport) -> tuple[NumaZone, ...]:
-    """Return the zones with CPUs or devices, in the order of their positions, 64 at most."""
+    """Return the zones with CPUs, devices or assignable memory, in the order of their positions, 64 at most."""
     if report.numa is None:
         return ()
     near_cards = {card.numa_zone for card in report.gpus or ()}
     used = (
         zone
         for zone in report.numa.zones
-        if zone.cpus or stated_amount(zone, CPU) or zone.name in near_cards or any(map(_is_zoned, zone.allocatable))
+        if zone.cpus
+        or stated_amount(zone, CPU)
+        or zone.assignable is not None
+        or zone.name in near_cards
+        or any(map(_is_zoned, zone.allocatable))
     )
     return tuple(sorted(used, key=lambda zone: (*split_name(zone.name), zone.name))[:MOST_ZONES])
 
@@ -69,6 +74,13 @@ def zoned_devices(report: NodeReport) -> set[str]:
     for zone in zones_of(report):
         found.update(filter(_is_zoned, zone.allocatable))
     return found
+
+
+def static_memory(report: NodeReport) -> set[str]:
+    """Return the kinds of memory that the static memory manager of a node may assign."""
+    if report.numa is None or not assigns_memory(report.numa):
+        return set()
+    return set[str]().union(*(zone.assignable or () for zone in report.numa.zones))
 
 
 def _is_zoned(resource: str) -> bool:

@@ -131,7 +131,7 @@ class CpuManager:
         if self.options.align_by_socket:
             inside = sum(cpus for cpus in topology.sockets.values() if cpus & inside)
         inside &= allocatable
-        near = take(topology, inside, min(asked, inside.bit_count()), self.strategy)
+        near = take(topology, inside, min(asked, inside.bit_count()), self.strategy, allocatable)
         if near is None:
             return UNEXPECTED_ADMISSION_ERROR
         others = take(topology, allocatable & ~near, asked - near.bit_count(), self.strategy)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hetsched.contracts.cpu_manager import Cpu, Topology
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.objects.kubelet_options import read_options
+from hetsched.contracts.objects.kubelet_options import assigns_memory, read_options
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport
 from hetsched.contracts.units import CPU
 from hetsched.engine.cluster.columns import WORD_BITS
@@ -29,7 +29,8 @@ class Setup(NamedTuple):
     """Topology settings of a node; a cluster has only a few distinct ones.
 
     `aware` is true if pods that do not state topology awareness are treated as aware, `pins` if the kubelet pins CPUs
-    by itself. `kubelet` holds the other inputs of the kubelet's verdict.
+    by itself, `memory` if its memory manager is static and modelled. `kubelet` holds the other inputs of the kubelet's
+    verdict.
     """
 
     zoned: bool = False
@@ -38,6 +39,7 @@ class Setup(NamedTuple):
     policy: str = "none"
     pod_scope: bool = False
     kubelet: KubeletPolicy = KubeletPolicy()
+    memory: bool = False
 
 
 def setup_of(report: NodeReport) -> Setup:
@@ -49,13 +51,15 @@ def setup_of(report: NodeReport) -> Setup:
     pins = numa.cpu_manager_policy == KUBELET
     texts = (report.labels[key].lower() for key in AWARENESS_LABELS if key in report.labels)
     stated = next((_TRUTH[text] for text in texts if text in _TRUTH), None)
+    memory = assigns_memory(numa)
     return Setup(
         zoned=bool(zones_of(report)),
         aware=policy == "single-numa-node" if stated is None else stated,
         pins=pins,
         policy=policy,
         pod_scope=numa.topology_manager_scope == "pod",
-        kubelet=_kubelet(report, numa, pins) if pins or policy != "none" else KubeletPolicy(),
+        kubelet=_kubelet(report, numa, pins) if pins or memory or policy != "none" else KubeletPolicy(),
+        memory=memory,
     )
 
 

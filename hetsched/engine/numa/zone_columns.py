@@ -13,17 +13,19 @@ Source: cassini (Tencent 2022), gocrane `NodeResourceTopology`; public contract 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hetsched.contracts.cpu_manager import Topology
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.objects.node_report import NodeReport, NumaReport, is_unreadable
+from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone, is_unreadable
 from hetsched.contracts.units import CPU, MEMORY, MIB
 from hetsched.engine.cluster.columns import UNKNOWN, WORD_BITS, Columns
 
 from .cpu_selection import Core, cores_of
+from .memory_manager import MemoryZone
 from .reported_zones import split_name, stated_amount, zones_of
 from .topology_setup import setup_of
 
@@ -35,6 +37,8 @@ _ZEROED = (
     "zone_cpus_usable",
     "kubelet_cpus",
     "zone_devices",
+    "static_memory",
+    "memory_group",
 )
 
 
@@ -42,6 +46,7 @@ class NodeZones(NamedTuple):
     """The zones of one node, by position; the entry of `usable` is None for a zone whose CPUs are not named.
 
     `topology` is set if the kubelet pins CPUs and all CPUs are named; its free CPUs are then columns of the state.
+    `memory` contains the unassigned memory of each zone if the kubelet's memory manager is static, else it is empty.
     """
 
     names: tuple[str, ...]
@@ -50,6 +55,7 @@ class NodeZones(NamedTuple):
     zone_of_cpu: dict[int, int]
     positions: dict[str, int]
     topology: Topology | None = None
+    memory: tuple[MemoryZone, ...] = ()
 
     def position(self, name: str) -> int | None:
         """Return a zone's position by its name, or by the number at its end as in crane's results (`node0`)."""
@@ -103,6 +109,7 @@ def write_facts(row: int, report: NodeReport, columns: Columns) -> NodeZones | N
     columns.field("zone_memory_free")[:, row] = np.maximum(columns.field("zone_memory")[:, row], 0)
     columns.field("kubelet_cpus_free")[:, row] = columns.field("kubelet_cpus")[:, row]
     columns.field("zone_devices_free")[:, row] = columns.field("zone_devices")[:, row]
+    columns.field("static_memory_free")[:, row] = columns.field("static_memory")[:, row]
     columns.field("card_zone")[:, row] = UNKNOWN
     for card in report.gpus or ():
         position = facts.position(card.numa_zone) if facts and card.numa_zone else None
@@ -145,11 +152,28 @@ def _write_zones(row: int, report: NodeReport, numa: NumaReport, columns: Column
         return None
     names = tuple(zone.name for zone in zones)
     positions = {name: position for position, name in enumerate(names)}
-    topology = setup_of(report).kubelet.topology
-    facts = NodeZones(names, tuple(usable), tuple(cores), zone_of_cpu, positions, topology)
+    setup = setup_of(report)
+    topology, unassigned = setup.kubelet.topology, _memory_zones(zones) if setup.memory else ()
+    write_memory("static_memory", unassigned, row, columns)
+    facts = NodeZones(names, tuple(usable), tuple(cores), zone_of_cpu, positions, topology, unassigned)
     if topology is not None:
         free = topology.all & ~topology.reserved
         for word in range(columns.layout.words):
             bits = free >> word * WORD_BITS & (1 << WORD_BITS) - 1
             columns.field("kubelet_cpus")[word, row] = bits
     return facts
+
+
+def _memory_zones(zones: Iterable[NumaZone]) -> tuple[MemoryZone, ...]:
+    amounts = (tuple(sorted((zone.assignable or {}).items())) for zone in zones)
+    return tuple(MemoryZone(whole, whole) for whole in amounts)
+
+
+def write_memory(field: str, zones: Sequence[MemoryZone], row: int, columns: Columns) -> None:
+    """Write the free memory of each zone of a row to a field of bytes by kind and zone."""
+    amounts, size = columns.field(field), columns.layout.zones
+    for position, zone in enumerate(zones):
+        for kind, free in zone.free:
+            number = columns.layout.memory.get(kind)
+            if number is not None:
+                amounts[number * size + position, row] = free

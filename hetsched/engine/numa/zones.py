@@ -2,7 +2,8 @@
 
 The amounts are in `zone_columns`. A grant of the policy `exclusive`, `immovable` or the kubelet's `static` assigns the
 CPUs that it names; grants of the policies `numa` and `none` only reserve amounts. `predicted` grants are treated like
-CPUs that the kubelet selected.
+CPUs that the kubelet selected. Memory of a static memory manager is assigned in blocks on sets of zones; the free
+memory of a zone is computed from all blocks of the node, in the order of their pods.
 
 The kubelet's actual assignment (`NumaReport.grants`, from the agent) replaces the predicted one of the same pod. The
 assignment of a pod that the control plane does not know (`foreign`) is reserved while it is reported.
@@ -26,14 +27,16 @@ from typing import NamedTuple
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.message import BY_KUBELET
 from hetsched.contracts.objects.node_report import KubeletGrant, NodeReport
+from hetsched.contracts.objects.pinned_memory import MemoryGrant
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, MEMORY, MIB
 from hetsched.engine.cluster.columns import UNKNOWN, WHOLE_CARD_MILLI, Columns
 from hetsched.engine.cluster.placed_pod import PlacedPod
 
+from .memory_manager import Block, occupied
 from .reported_zones import use_of, zones_of
 from .topology_setup import setup_of
-from .zone_columns import NodeZones, TakenAmounts, write_facts
+from .zone_columns import NodeZones, TakenAmounts, write_facts, write_memory
 
 SHARING = frozenset({"none", "numa"})  # CPU policies under which a container uses the shared pool
 
@@ -57,7 +60,9 @@ class _Grants(NamedTuple):
 
 
 class Zones:
-    """Zones of each row (`nodes`), and the pods that each CPU is assigned to (`held`); rows without zones are left out.
+    """Zones of each row (`nodes`), the pods that each CPU is assigned to (`held`), and the memory `blocks` of each pod.
+
+    Rows without zones are left out.
 
     `grants` are the assignments that the kubelets report; `unexplained` is the use that no placed pod explains, as
     (load field, zone position, amount).
@@ -66,6 +71,7 @@ class Zones:
     def __init__(self) -> None:
         self.nodes: dict[int, NodeZones] = {}
         self.held: dict[int, dict[int, tuple[str, ...]]] = {}
+        self.blocks: dict[int, dict[str, tuple[Block, ...]]] = {}
         self.grants: dict[int, _Grants] = {}
         self.unexplained: dict[int, tuple[tuple[str, int, int], ...]] = {}
         self._foreign: dict[int, dict[str, KubeletGrant]] = {}  # grants of pods that are not placed pods
@@ -74,15 +80,19 @@ class Zones:
         other = Zones()
         other.nodes, other.grants, other.unexplained = dict(self.nodes), dict(self.grants), dict(self.unexplained)
         other.held = {row: dict(cpus) for row, cpus in self.held.items()}
+        other.blocks = {row: dict(blocks) for row, blocks in self.blocks.items()}
         other._foreign = {row: dict(grants) for row, grants in self._foreign.items()}
         return other
 
     def copy_row(self, row: int, other: Zones) -> None:
         """Copy the allocations of one row from another instance."""
         self.held.pop(row, None)
+        self.blocks.pop(row, None)
         self._foreign.pop(row, None)
         if row in other.held:
             self.held[row] = dict(other.held[row])
+        if row in other.blocks:
+            self.blocks[row] = dict(other.blocks[row])
         if row in other._foreign:
             self._foreign[row] = dict(other._foreign[row])
 
@@ -92,6 +102,7 @@ class Zones:
         """Write the facts of one row's zones without allocations; the caller adds its placed pods again."""
         self.nodes.pop(row, None)
         self.held.pop(row, None)
+        self.blocks.pop(row, None)
         self.grants.pop(row, None)
         if columns.layout.zones:
             facts = write_facts(row, report, columns)
@@ -135,7 +146,10 @@ class Zones:
                 memory[index, row] -= sign * max(int(total[index, row]), 0)
         facts = self.nodes.get(row)
         if facts is not None:
-            self._take_grant(TakenAmounts(facts, columns, row, sign), grant, f"{BY_KUBELET}{grant.pod}")
+            taken, holder = TakenAmounts(facts, columns, row, sign), f"{BY_KUBELET}{grant.pod}"
+            self._take_grant(taken, grant, holder)
+            if grant.memory and facts.memory:
+                self._assign_memory(taken, grant.memory, holder)
 
     def _take_grant(self, taken: TakenAmounts, grant: KubeletGrant, holder: str) -> None:
         cpus = _ids(grant.cpus) & taken.facts.zone_of_cpu.keys()
@@ -143,6 +157,19 @@ class Zones:
             self._hold(taken, sorted(cpus), holder)
         for zone, counts in grant.devices.items():
             taken.devices(counts, taken.facts.position(zone))
+
+    def _assign_memory(self, taken: TakenAmounts, grants: Sequence[MemoryGrant], holder: str) -> None:
+        """Add or remove the memory of a pod, and write the free memory of the zones of its row."""
+        facts, held = taken.facts, self.blocks.setdefault(taken.row, {})
+        if taken.sign > 0:
+            held[holder] = tuple(_block(facts, grant) for grant in grants)
+        else:
+            held.pop(holder, None)
+        if not held:
+            del self.blocks[taken.row]
+        zones = occupied(facts.memory, (block for _, blocks in sorted(held.items()) for block in blocks))
+        write_memory("static_memory_free", zones, taken.row, taken.columns)
+        taken.columns.field("memory_group")[: len(zones), taken.row] = [zone.group for zone in zones]
 
     def explain(self, row: int, report: NodeReport, columns: Columns) -> None:
         """Compare the reported availability of zones with the placed pods, and reserve the unexplained use."""
@@ -192,6 +219,9 @@ class Zones:
         if facts is None:
             return
         taken = TakenAmounts(facts, columns, placed.row, sign)
+        memory = granted.memory if granted is not None and granted.memory else placed.allocation.memory
+        if memory and facts.memory:
+            self._assign_memory(taken, memory, placed.pod.key)
         if granted is not None and (granted.cpus or granted.devices):
             self._take_grant(taken, granted, placed.pod.key)
             for grant in placed.allocation.zones:
@@ -248,6 +278,12 @@ def _policy(placed: PlacedPod) -> str:
         return "exclusive"
     wish = placed.pod.shape.numa
     return "none" if wish is None else wish.cpu_policy
+
+
+def _block(facts: NodeZones, grant: MemoryGrant) -> Block:
+    """Return the block of a grant; zones that are no longer reported are left out."""
+    positions = {position for name in grant.zones if (position := facts.position(name)) is not None}
+    return Block(sum(1 << position for position in positions), grant.kind, grant.size)
 
 
 @lru_cache(maxsize=16384)

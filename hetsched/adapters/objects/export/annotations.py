@@ -62,7 +62,8 @@ def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[
             Message("the value does not describe containers: {text}", text=str(error)), keys.EXPORT_CONTAINERS
         )
     for container in exported.containers:
-        if not all(0 <= amount < 2**53 for amount in (container.cpus, container.memory_bytes, container.cards)):
+        amounts = (container.cpus, container.memory_bytes, container.cards, *dict(container.memory).values())
+        if not all(0 <= amount < 2**53 for amount in amounts):
             annotations.fail("an amount is out of range", keys.EXPORT_CONTAINERS)
     return msgspec.structs.replace(
         shape, containers=exported.containers, guaranteed=exported.guaranteed

@@ -150,10 +150,11 @@ def _image_volumes(pod: PodSpec) -> list[Plain]:
 def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) -> str:
     """Return the container annotation, or "" if reading the single container already gives the same shape."""
     shape = pod.shape
-    only = container_demand(requests, limits)
     # Each further image is exported as a container without limits, so the reader never classifies the pod as
     # Guaranteed.
-    guaranteed = bool(only and only.cpus and limits.get(MEMORY)) and not _further_images(pod)
+    limited = bool(limits.get(CPU) and limits.get(MEMORY)) and not _further_images(pod)
+    only = container_demand(requests, limits, guaranteed=limited)
+    guaranteed = bool(only and only.cpus and limited)
     said = (only,) if only else ()
     if (shape.containers, shape.guaranteed) == (said, guaranteed):
         return ""

@@ -314,15 +314,29 @@ def _few_cpus(reason: str) -> Refusal:
     return Refusal("KubeletCpusInsufficient", Message(template, name=reason), (CPU,), resolvable=True)
 
 
+@lru_cache(maxsize=64)
+def _short_of_memory(reason: str, policy: str) -> Refusal:
+    template = (
+        "the kubelet would reject the pod with {name}: no NUMA nodes that topology manager policy {policy} allows have "
+        "enough free memory and huge pages"
+    )
+    text = Message(template, name=reason, policy=policy)
+    return Refusal("KubeletMemoryInsufficient", text, (MEMORY,), resolvable=True)
+
+
 def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
     """Yield one refusal for each admission error that the kubelets are predicted to report, with its (n,) mask."""
     if admission is None:
         return
     rows, reasons = admission.reasons(nodes)
+    # The errors without the memory manager show where memory is the only cause.
+    _, others = admission.reasons(nodes, memory=False) if any(reasons) else (rows, reasons)
     said: dict[Refusal, list[int]] = {}
-    for row, reason in zip(rows.tolist(), reasons, strict=True):
+    for row, reason, other in zip(rows.tolist(), reasons, others, strict=True):
         setup = admission.setup(nodes, row)
-        if reason == TOPOLOGY_AFFINITY_ERROR:
+        if reason and not other:
+            said.setdefault(_short_of_memory(reason, setup.policy), []).append(row)
+        elif reason == TOPOLOGY_AFFINITY_ERROR:
             scope = "pod" if setup.pod_scope else "container"
             said.setdefault(_misaligned(setup.policy, scope), []).append(row)
         elif reason == SMT_ALIGNMENT_ERROR:
