@@ -11,6 +11,7 @@ import pytest
 
 from hetsched.contracts.cpu_manager import Topology
 from hetsched.engine.numa import topology_manager
+from hetsched.engine.numa.memory_manager import MemoryManager
 from hetsched.engine.numa.resource_managers import CpuManager
 from tests import parts
 from tests.kube import control_plane
@@ -66,6 +67,11 @@ def ignore_reserved_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Topology, "reserved", property(lambda _: 0))
 
 
+def ignore_memory_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assign memory of a NUMA node to containers on different sets of NUMA nodes."""
+    monkeypatch.setattr(MemoryManager, "_usable", lambda *_: True)
+
+
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[pytest.MonkeyPatch], None]], None]]:
     """Return a function that plants a bug; predictions with and without the bug are not cached together."""
@@ -85,9 +91,10 @@ def forget_predictions() -> None:
 
 
 Plant = Callable[[Callable[[pytest.MonkeyPatch], None]], None]
+BUGS = (ignore_full_cores, prefer_high_zones, ignore_reserved_cpus, ignore_memory_groups)
 
 
-@pytest.mark.parametrize("bug", [ignore_full_cores, prefer_high_zones, ignore_reserved_cpus])
+@pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found(kubelet: Kubelet, bug: Callable[[pytest.MonkeyPatch], None], plant: Plant) -> None:
     plant(bug)
     batches = (range(first, first + 25) for first in range(0, CASES, 25))

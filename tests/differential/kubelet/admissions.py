@@ -49,7 +49,7 @@ from hetsched.engine.numa.topology_setup import AWARENESS_LABELS
 from ..clusters import Case
 from ..objects import Object
 from ..program import JsonProgram
-from .nodes import GPU
+from .nodes import GPU, MEMORY, PAGES
 
 OUT_OF_RESOURCES = "OutOf"  # the kubelet's reasons of this kind begin with it
 NODE = "node"
@@ -63,7 +63,8 @@ class Admission(msgspec.Struct):
     the init containers, and `shared` are those that several running containers have; both are only known for the
     kubelet. `devices` are the numbers
     of devices by resource and NUMA node until the pod ends. `affinity` are the NUMA nodes that the containers with
-    aligned resources are bound to, empty if they are not aligned.
+    aligned resources are bound to, empty if they are not aligned. `memory` is the memory in bytes, by NUMA nodes and
+    kind, of the containers that run until the pod ends.
     """
 
     reason: str = ""
@@ -72,6 +73,7 @@ class Admission(msgspec.Struct):
     affinity: frozenset[int] = frozenset()
     assigned: frozenset[int] = frozenset()
     shared: frozenset[int] = frozenset()
+    memory: dict[tuple[tuple[int, ...], str], int] = {}
 
 
 class Admissions(msgspec.Struct):
@@ -140,6 +142,9 @@ def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]], e
     for name, assigned in found["containers"].items():
         for resource, devices in assigned["devices"].items():
             held.setdefault(resource, set()).update(devices)
+        for block in () if name in ended else assigned["memory"] or ():
+            key = tuple(block["numa"]), block["kind"]
+            admission.memory[key] = admission.memory.get(key, 0) + block["size"]
         cpus = parse_cpuset(assigned["cpus"])
         admission.assigned |= cpus
         if name not in ended:
@@ -147,7 +152,7 @@ def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]], e
             admission.cpus |= cpus
             # hetsched also binds containers with GPUs of unknown zones, to all NUMA nodes.
             aligned = (resource == GPU or set(zones[resource].values()) - {None} for resource in assigned["devices"])
-            if assigned["cpus"] or any(aligned):
+            if assigned["cpus"] or assigned["memory"] or any(aligned):
                 admission.affinity |= frozenset(assigned["affinity"] or every)
     for resource, devices in held.items():
         counts = Counter(zone for device in devices if (zone := zones[resource][device]) is not None)
@@ -189,6 +194,7 @@ def node_report(node: Object) -> NodeReport:
     online = [cpu for cpu in _cpus(node) if cpu.online]
     allocatable = {"cpu": f"{1000 * len(online) - kubelet['reservedMillis']}m", "memory": "1Ti", "pods": "1000"}
     allocatable |= {resource: str(len(devices)) for resource, devices in node["devices"].items()}
+    allocatable |= dict.fromkeys(PAGES, "1Ti")
     manifest = {
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {AWARENESS_LABELS[0]: "false"}},
         "status": {"allocatable": allocatable, "capacity": allocatable},
@@ -246,7 +252,21 @@ def _kubelet_state(node: Object, cpus: tuple[MachineCpu, ...]) -> KubeletState:
         topology_manager_options=kubelet["topologyOptions"],
         reserved_cpus=format_cpuset(reserved) or None,
         device_zones=zones,
+        memory_manager_policy=kubelet.get("memoryPolicy", "None"),
+        memory=_assignable(node) if "memoryPolicy" in kubelet else None,
     )
+
+
+def _assignable(node: Object) -> dict[str, dict[str, int]]:
+    """Return the memory that the memory manager may assign, by NUMA node and kind, as in its checkpoint."""
+    reserved = {one["numa"]: one["limits"] for one in node["kubelet"]["reservedMemory"]}
+    found = {}
+    for numa in node["numa"]:
+        pages = {kind: numa["hugePages"].get(str(size >> 10), 0) * size for kind, size in PAGES.items()}
+        amounts = {MEMORY: numa["memory"] - sum(pages.values()), **pages}
+        limits = reserved.get(numa["id"], {})
+        found[str(numa["id"])] = {kind: amount - limits.get(kind, 0) for kind, amount in amounts.items()}
+    return found
 
 
 def _admit(state: ClusterState, pod: PodSpec) -> Admission:
@@ -274,7 +294,11 @@ def _admit(state: ClusterState, pod: PodSpec) -> Admission:
     if near:
         devices[GPU] = dict(near)
     cpus = frozenset[int]().union(*(parse_cpuset(grant.cpus or "") for grant in placed.allocation.predicted))
-    return Admission("", cpus, devices, frozenset(ids[position] for position in found.aligned))
+    memory = {
+        (tuple(int(zone.removeprefix("node-")) for zone in grant.zones), grant.kind): grant.size
+        for grant in placed.allocation.memory or ()
+    }
+    return Admission("", cpus, devices, frozenset(ids[position] for position in found.aligned), memory=memory)
 
 
 def _zone(state: ClusterState, card: int) -> int | None:

@@ -18,7 +18,8 @@ from .admissions import OUT_OF_RESOURCES, Admission, Kubelet
 # The names of the intended differences.
 BUSY_CPUS = "BusyCpus"
 RESERVED_PART = "ReservedPartOfCpu"
-INTENDED = (BUSY_CPUS, RESERVED_PART)
+PART_OF_GROUP = "PartOfMemoryGroup"
+INTENDED = (BUSY_CPUS, RESERVED_PART, PART_OF_GROUP)
 
 
 def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
@@ -30,9 +31,12 @@ def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
         yield Difference(case.pods[0], text, kind="allocatable")
         return
     running: dict[str, frozenset[int]] = {}
+    blocks: dict[str, set[tuple[int, ...]]] = {}
+    ended = False
     for pod, their, our in zip(case.pods, theirs.pods, ours.pods, strict=False):
         for name in pod["metadata"].get("annotations", {}).get("ended", "").split(","):
             running.pop(name, None)
+            ended = bool(blocks.pop(name, None)) or ended
         busy = their.shared | (their.assigned - theirs.allocatable.difference(*running.values()))
         if busy:
             yield Difference(pod, f"the kubelet assigns {sorted(busy)}, which are not free", BUSY_CPUS)
@@ -40,9 +44,15 @@ def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
         kind, text = _difference(node, their, our)
         if kind:
             part = our.reason == OUT_OF_RESOURCES and node["kubelet"]["reservedMillis"] % 1000
-            yield Difference(pod, f"{pod['metadata']['name']}: {text}", RESERVED_PART if part else "", kind)
+            group = (
+                ended and kind in ("reason", "memory") and any(len(one) > 1 for one in set().union(*blocks.values()))
+            )
+            name = RESERVED_PART if part else PART_OF_GROUP if group else ""
+            yield Difference(pod, f"{pod['metadata']['name']}: {text}", name, kind)
             return
         running[pod["metadata"]["name"]] = their.cpus
+        blocks[pod["metadata"]["name"]] = {zones for zones, _ in their.memory}
+        ended = ended or bool(their.memory and pod["spec"].get("initContainers"))
     if theirs.hangs:
         yield Difference(case.pods[len(theirs.pods)], "the kubelet does not answer", kind="answer")
 
@@ -59,6 +69,8 @@ def _difference(node: Object, theirs: Admission, ours: Admission) -> tuple[str, 
         return "reason", f"{theirs.reason or 'admitted'} and {ours.reason or 'admitted'}"
     if theirs.cpus != ours.cpus:
         return "CPUs", f"CPUs {sorted(theirs.cpus)} and {sorted(ours.cpus)}"
+    if theirs.memory != ours.memory:
+        return "memory", f"memory {theirs.memory} and {ours.memory}"
     if node["kubelet"]["topologyPolicy"] != "none" and theirs.devices != ours.devices:
         return "devices", f"devices {theirs.devices} and {ours.devices}"
     if _narrowed(node, theirs.affinity) != _narrowed(node, ours.affinity):

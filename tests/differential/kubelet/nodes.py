@@ -8,6 +8,7 @@ kubelet compares all combinations of the hints of all resources. A case depends 
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -16,11 +17,15 @@ from hetsched.contracts.cpuset import format_cpuset
 from ..clusters import Case
 from ..objects import Object
 
+MIB, GIB = 1 << 20, 1 << 30
+MEMORY = "memory"
+PAGES = {"hugepages-2Mi": 2 * MIB, "hugepages-1Gi": GIB}  # bytes of a page
 GPU, NIC, FPGA = "nvidia.com/gpu", "example.com/nic", "example.com/fpga"
 DISTANCES = (11, 12, 16, 21, 32)
 MOST_CPUS = 96
 MOST_NUMA_NODES = 9  # the number of hints doubles with each NUMA node that has CPUs
 DEFAULT_MOST_NUMA_NODES = 8
+MOST_COMBINATIONS = 2**18  # of the hints for one container
 
 
 def draw(seed: int) -> Case:
@@ -31,6 +36,7 @@ def draw(seed: int) -> Case:
 class _Draw:
     def __init__(self, random: Random) -> None:
         self._random = random
+        self._kinds: list[str] = []
 
     def case(self, seed: int) -> Case:
         numa = self._machine()
@@ -40,6 +46,10 @@ class _Draw:
         devices = self._devices(numa)
         node = {"numa": numa, "kubelet": self._kubelet(numa, cpus), "devices": devices}
         self._resources = list(devices)
+        # The kubelet compares all combinations of the hints of CPUs, devices and kinds of memory.
+        most = int(math.log(MOST_COMBINATIONS, 2 ** len(numa))) - 1 - len(devices)
+        if most > 0 and self._chance(0.5):
+            self._add_memory(node, most)
         names = [f"p{number}" for number in range(self._random.randint(1, 8))]
         return Case(seed, [node], [self._pod(name, names[:place]) for place, name in enumerate(names)])
 
@@ -144,6 +154,20 @@ class _Draw:
                 found["reservedMillis"] -= 500
         return found
 
+    def _add_memory(self, node: Object, most: int) -> None:
+        """Give the NUMA nodes memory of at most `most` kinds, and configure the static memory manager."""
+        kubelet, kinds = node["kubelet"], [kind for kind in PAGES if self._chance(0.4)][: most - 1]
+        kubelet |= {"memoryPolicy": "Static", "reservedMemory": []}
+        self._kinds = [MEMORY, *kinds]
+        for numa in node["numa"]:
+            pages = {kind: self._one((0, 1, 2, 4)) << 30 for kind in kinds}
+            numa["hugePages"] = {str(PAGES[kind] >> 10): size // PAGES[kind] for kind, size in pages.items()}
+            numa["memory"] = self._one((1, 2, 4, 4, 8)) * GIB + sum(pages.values())
+            if numa is node["numa"][0] or self._chance(0.5):
+                limits = {MEMORY: self._one((128, 512)) * MIB}
+                limits |= {kind: PAGES[kind] for kind, size in pages.items() if size and self._chance(0.2)}
+                kubelet["reservedMemory"].append({"numa": numa["id"], "limits": limits})
+
     def _cpu_options(self, policy: str, numa: list[Object]) -> dict[str, str]:
         """Return a combination of options with which the kubelet starts."""
         found = set()
@@ -184,6 +208,8 @@ class _Draw:
         cpus = self._one((1, 1, 2, 2, 3, 4, near, near, near - 1, near + 1, near // 2, near * 3 // 2, 2 * near))
         cpu = self._one(("500m", "1500m")) if self._chance(0.12) else str(min(max(cpus, 1), self._cpus))
         limits: dict[str, str] = {"cpu": cpu, "memory": "64Mi"}
+        for kind in self._kinds:
+            limits[kind] = f"{self._one((1, 2, 2, 4, 5, 8, 12)) * GIB // 2}" if self._chance(0.7) else "1Gi"
         requests = {} if guaranteed else {"cpu": cpu, "memory": "32Mi"}
         for resource in self._resources:
             if self._chance(0.45):
@@ -210,7 +236,7 @@ class _Draw:
         every = [*spec.get("initContainers", ()), *spec["containers"]]
         millis = sum(_millis(container["resources"]["limits"]["cpu"]) for container in every)
         cpu = str(-(-millis // 1000)) if self._chance(0.5) else f"{millis}m"
-        amounts = {"cpu": cpu, "memory": "1Gi"}
+        amounts = {"cpu": cpu, "memory": "64Gi"}
         spec["resources"] = {"limits": amounts, "requests": amounts}
 
 
