@@ -85,6 +85,7 @@ def _box(
         "ghost": format_cpuset(own & candidate),
         "memory": _memory(zone, spread=spread),
         "cpu": _cpu(zone),
+        "static_memory": _static_memory(zone),
         "cards": [card.card for card in cards if card.card.numa_zone == zone.name],
     }
 
@@ -145,6 +146,12 @@ def _memory(zone: facts.ZoneFacts, *, spread: bool) -> Context | None:
     # A reservation contains the memory of a zone only if the policy accounts for memory by zone; otherwise the amount
     # is unknown.
     return {**shown, "uncounted": held.count(0), "counted": any(held) or not (held or spread)}
+
+
+def _static_memory(zone: facts.ZoneFacts) -> list[tuple[str, str, str]]:
+    """Return the free and the whole memory of the static memory manager by kind, empty if it is unknown."""
+    free = zone.static_memory_free or {}
+    return [(kind, free[kind], whole) for kind, whole in (zone.static_memory or {}).items() if kind in free]
 
 
 def _cpu(zone: facts.ZoneFacts) -> Context | None:

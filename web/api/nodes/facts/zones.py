@@ -12,6 +12,7 @@ from hetsched.contracts.objects.allocation import ZoneGrant
 from hetsched.contracts.objects.kubelet_options import unmodelled
 from hetsched.contracts.objects.node_report import NumaReport, NumaZone
 from hetsched.contracts.units import CPU, format_amount
+from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.numa.reported_zones import availability
 from hetsched.engine.numa.zones_at_risk import ZoneAtRisk
 from hetsched.inventory.models import Node
@@ -28,7 +29,8 @@ class ZoneFacts(Document, frozen=True):
     `offlineCapacity` is the capacity that online workloads do not use, or null if it is not reported. `short` is the
     amount by which the capacity is smaller than the reservations, or null if it is not. No new pods are placed in a
     short zone, and `atRisk` names the pods that hold its CPUs. `used` is the reserved CPU, or null if unknown;
-    `useUnknown` of the node then gives the reason.
+    `useUnknown` of the node then gives the reason. `staticMemory` is the memory, by kind, that the kubelet's static
+    memory manager may assign, and `staticMemoryFree` its part that is not assigned; both are null if unknown.
     """
 
     name: str
@@ -42,6 +44,8 @@ class ZoneFacts(Document, frozen=True):
     at_risk: list[str]
     held: list[dict[str, Any]]
     used: str | None = None
+    static_memory: dict[str, str] | None = None
+    static_memory_free: dict[str, str] | None = None
 
 
 class PinFacts(Document, frozen=True):
@@ -81,6 +85,7 @@ class NumaFacts(Document, frozen=True):
     unknown_options: list[str] = []
     kubelet_cpus: str | None = None
     use_unknown: str | None = None
+    memory_manager_policy: str | None = None
 
 
 USE_UNKNOWN = "no pod has reserved zones on this node, and no source reports available zone resources"
@@ -106,7 +111,8 @@ def numa_facts(
         own = reservation.allocation.zones if by_kubelet is None else _by_zone(parse_cpuset(by_kubelet.cpus), numa)
         for grant in own:
             holders.setdefault(grant.name, []).append({"pod": reservation.pod.key, **to_plain(grant)})
-    used = _used(node, reservations)
+    state = single_node_state(node, reservations)
+    used, memory = _used(node, reservations, state), _free_memory(state)
     shown = {key for one in reservations for key in (one.pod.uid, one.pod.key)}
     foreign = frozenset[int]().union(
         *(parse_cpuset(item.cpus) for item in numa.grants if item.foreign and not {item.pod, item.name} & shown)
@@ -117,7 +123,7 @@ def numa_facts(
         topology_manager_policy=numa.topology_manager_policy,
         topology_manager_scope=numa.topology_manager_scope,
         reserved_cpus=numa.reserved_cpus,
-        zones=[_zone(zone, holders.get(zone.name, []), short.get(zone.name), used) for zone in numa.zones],
+        zones=[_zone(zone, holders.get(zone.name, []), short.get(zone.name), used, memory) for zone in numa.zones],
         lost_cpus=numa.lost_cpus,
         pins=pins(node, reservations),
         cpu_manager_options=numa.cpu_manager_options,
@@ -125,6 +131,7 @@ def numa_facts(
         unknown_options=list(unmodelled(numa)),
         kubelet_cpus=format_cpuset(foreign) or None,
         use_unknown=USE_UNKNOWN if used is None and numa.zones else None,
+        memory_manager_policy=numa.memory_manager_policy,
     )
 
 
@@ -134,11 +141,22 @@ def _by_zone(cpus: frozenset[int], numa: NumaReport) -> list[ZoneGrant]:
     return [ZoneGrant(name, format_cpuset(part), 1000 * len(part)) for name, part in parts.items() if part]
 
 
-def _used(node: Node, reservations: list[Reservation]) -> dict[str, int] | None:
+def _free_memory(state: ClusterState) -> dict[str, dict[str, int]]:
+    """Return the bytes by zone and kind that the static memory manager has not assigned, {} if they are unknown."""
+    facts, layout = state.zones.nodes.get(0), state.columns.layout
+    if facts is None:
+        return {}
+    free = state.columns.field("static_memory_free")[:, 0]
+    return {
+        facts.names[at]: {kind: int(free[layout.memory[kind] * layout.zones + at]) for kind, _ in zone.allocatable}
+        for at, zone in enumerate(facts.memory)
+    }
+
+
+def _used(node: Node, reservations: list[Reservation], state: ClusterState) -> dict[str, int] | None:
     """Return the used millicores by zone as the scheduler computes them, or None if the zones of some requested CPUs
     are unknown.
     """
-    state = single_node_state(node, reservations)
     facts, columns = state.zones.nodes.get(0), state.columns
     tracked = any(
         reservation.allocation.zones or reservation.allocation.predicted for reservation in reservations
@@ -166,7 +184,11 @@ def pins(node: Node, reservations: Iterable[Reservation]) -> list[PinFacts] | No
 
 
 def _zone(
-    zone: NumaZone, held: list[dict[str, Any]], short: ZoneAtRisk | None, used: dict[str, int] | None
+    zone: NumaZone,
+    held: list[dict[str, Any]],
+    short: ZoneAtRisk | None,
+    used: dict[str, int] | None,
+    memory: dict[str, dict[str, int]],
 ) -> ZoneFacts:
     offline = zone.offline_capacity_millis
     return ZoneFacts(
@@ -181,4 +203,6 @@ def _zone(
         at_risk=[] if short is None else list(short.pods),
         held=held,
         used=None if used is None or zone.name not in used else format_amount(CPU, used[zone.name]),
+        static_memory=None if zone.assignable is None else quantities(zone.assignable),
+        static_memory_free=quantities(memory[zone.name]) if zone.name in memory else None,
     )
