@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.system import submission_races
+from tests.system import projection, submission_races
 from tests.system.processes import ROOT, python
 
 
@@ -337,6 +337,7 @@ HANDLERS = {
         race_quota,
         race_namespace,
         *submission_races.HANDLERS,
+        *projection.HANDLERS,
     )
 }
 

@@ -39,6 +39,20 @@ POINTS = {
     "c8": "end of a pod received, resources not freed",
     "c9": "resources freed, waiting pods not woken",
 }
+# Steps of a process that writes the effects of committed placements; see `tests.system.projection`.
+EFFECT_STEPS = {
+    "e1": "transaction begun, nothing written",
+    "e2": "pods linked to their decisions",
+    "e3": "audit entries written",
+    "e4": "pods requeued",
+    "e5": "node loads added",
+    "e6": "cluster written: no effects are due any more",
+    "e7": "workload states written",
+    "e8": "live events written, not committed",
+    "e9": "committed, live events not sent",
+    "e10": "live events sent, not marked as sent",
+    "e11": "live events marked as sent",
+}
 OFTEN = frozenset({"c2", "c4", "c10", "c11"})  # points that one batch visits more than once
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 _When = Callable[..., object] | None
@@ -125,6 +139,7 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     from hetsched.storage import bulk_rows as rows
 
     points = _Points(names, Path(folder), visit)
+    _arm_effect_steps(points)
     points.around(follower, "apply_changes", before="c12")
     points.around(scheduling_loop, "record", before="c1")
     points.around(arrivals, "record_placed_arrivals", before="c1")
@@ -142,6 +157,24 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     points.around(Leases, "renew", before="c11")
     points.around(follower, "apply_changes", before="c8", when=_frees)
     points.around(follower, "apply_changes", after="c9", when=_frees)
+
+
+def _arm_effect_steps(points: _Points) -> None:
+    from hetsched.journal import publish
+    from hetsched.placement.actions import change
+    from hetsched.placement.actions.change import ClusterTransaction
+
+    points.around(ClusterTransaction, "_write_placement_effects", before="e1", when=_has_due_effects)
+    points.around(change, "change_many", after="e2")
+    points.around(change, "record_many", after="e3")
+    points.around(ClusterTransaction, "_requeue", after="e4", when=_has_due_effects)
+    points.around(change, "add_loads", after="e5")
+    points.around(change, "write_columns", after="e6")
+    points.around(ClusterTransaction, "_settle_workloads", after="e7")
+    points.around(change, "publish_many", after="e8")
+    points.around(publish, "_try_to_send", before="e9")
+    points.around(publish, "_send", after="e10")
+    points.around(publish, "_mark", after="e11")
 
 
 # -- temporary faults --------------------------------------------------------------------------------------------------
