@@ -334,7 +334,7 @@ def chaos(*args: str) -> None:
         "HETSCHED_TEST_RACE_SECONDS": "120", "HETSCHED_TEST_NODES": "1000", "HETSCHED_TEST_PODS": "5000",
         "HETSCHED_TEST_CRASHES": "50", "HETSCHED_TEST_FAULT_SECONDS": "30", "HETSCHED_TEST_RACE_REPEATS": "10",
         "HETSCHED_TEST_UPGRADE_PODS": "100", "HETSCHED_TEST_UPGRADE_SECONDS": "15",
-        "HETSCHED_TEST_PROJECTION_KILLS": "10",
+        "HETSCHED_TEST_PROJECTION_KILLS": "10", "HETSCHED_TEST_CHANGE_ROUNDS": "100",
     }  # fmt: skip
     os.environ.update({name: os.environ.get(name, size) for name, size in sizes.items()})
     become(BIN / "python", "-m", "pytest", "-m", "chaos", *args)

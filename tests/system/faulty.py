@@ -118,7 +118,7 @@ def _is_of_a_gang(api: Any, method: str, path: str, *_: Any, **more: Any) -> boo
     return _is_binding(api, method, path, **more) and "/gang-" in path
 
 
-def _has_due_effects(change: Any) -> bool:
+def _has_due_effects(change: Any, *_: Any) -> bool:
     return change.cluster.effects_due_since is not None
 
 

@@ -1,8 +1,8 @@
 """SIGKILL of the process that writes the effects of placements, at each of its steps: nothing is lost or doubled.
 
 The effects are written by the process that committed the placements, from its memory, or by the process that takes
-over, from the rows; both are killed. HETSCHED_TEST_PROJECTION_KILLS sets the number of repetitions of each step; without
-it, only the riskiest steps are tried, once.
+over, from the rows; both are killed. HETSCHED_TEST_PROJECTION_KILLS sets the number of repetitions of each step;
+without it, only the riskiest steps are tried, once.
 """
 
 from __future__ import annotations
