@@ -326,7 +326,7 @@ def test(*args: str) -> None:
 
 
 def chaos(*args: str) -> None:
-    """Run the chaos tests: kill and suspend processes hundreds of times (half an hour or more)"""
+    """Run the chaos tests at full size (hours); end with a table of faults, and exit with 1 if there is one"""
     setup()
     build_kube()
     sizes = {

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from django import conf
 from django.utils import translation
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests import parts
+from tests import fault_table, parts
 from tests.calls_outside import (  # noqa: F401 - fixtures of every test
     _calls_outside_are_watched,
     _no_call_inside_a_transaction,
@@ -77,6 +78,7 @@ _OF_A_SERVER = (
 
 
 _figures: dict[str, object] = {}
+_faults: list[fault_table.Faults] = []
 
 # The tests of a folder that share an API server or a console run on one xdist worker, from the start.
 _TESTS = Path(__file__).parent
@@ -167,6 +169,13 @@ def figures() -> dict[str, object]:
     return _figures
 
 
+@pytest.fixture
+def faults(request: pytest.FixtureRequest) -> fault_table.Faults:
+    """Return the counts of the faults of this test, for the table at the end."""
+    _faults.append(fault_table.Faults(request.node.nodeid))
+    return _faults[-1]
+
+
 @pytest.hookimpl(tryfirst=True)  # runs before the fixtures, which may start missing programs
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for part in _parts_needed(item):
@@ -175,10 +184,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the measured values of one xdist worker to the controller."""
+    """Send the measured values of one xdist worker to the controller; fail the run if a fault was counted."""
+    if not fault_table.is_clean(_faults) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["figures"] = {name: str(figure) for name, figure in _figures.items()}
+        output["faults"] = msgspec.to_builtins(_faults)
         output["skipped"] = dict(parts.skipped)
         output["forbidden"] = dict(parts.forbidden)
 
@@ -187,6 +199,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", {})
     _figures.update(output.get("figures", {}))
+    _faults.extend(msgspec.convert(output.get("faults", []), list[fault_table.Faults]))
     parts.skipped.update(output.get("skipped", {}))
     parts.forbidden.update(output.get("forbidden", {}))
 
@@ -213,6 +226,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [
+        found for name in ("passed", "failed", "error", "skipped") for found in terminalreporter.stats.get(name, [])
+    ]
+    if table := fault_table.lines(_faults, reports):
+        terminalreporter.section("faults")
+        for line in table:
+            terminalreporter.write_line(line)
     if _figures:
         terminalreporter.section("figures")
         for name, figure in _figures.items():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import NODES, PODS
-from tests.kube import kinds
+from tests.fault_table import Faults
+from tests.kube import kinds, mixed_fleet
 from tests.kube.control_plane import ControlPlane
 from tests.system.plane import Plane, served
-from tests.system.processes import Process
+from tests.system.processes import Process, wait_until
 
 # Leases and sweeps determine when another process takes over. The forced hold is short because no kubelet reports the
 # end of a pod that no informer saw.
@@ -61,3 +62,41 @@ def reason(pod: Json) -> str:
     """Return the message of the pod's PodScheduled condition."""
     conditions = pod["status"].get("conditions") or ()
     return next((condition.get("message", "") for condition in conditions if condition["type"] == "PodScheduled"), "")
+
+
+def count_faults(api: Api, ours: Plane, faults: Faults, wanted: int, *, where: str, seconds: float) -> None:
+    """Wait until `wanted` pods of a mixed fleet are bound and have reservations; count and refuse faults."""
+    assert ours.driver
+    ask = ours.driver
+
+    def bound() -> list[list[str]]:
+        return sorted([pod["metadata"]["name"], node_of(pod)] for pod in listed(api)[0] if node_of(pod))
+
+    with suppress(AssertionError):  # the faults are counted
+        wait_until(lambda: len(bound()) >= wanted and ask("held") == bound(), what=where, seconds=seconds)
+    pods, nodes = listed(api)
+    faults.add("lost", range(wanted - len(bound())))
+    faults.add("bound twice", [*mixed_fleet.placement_violations(pods, nodes), *ask("violations")])
+    faults.compare(bound(), ask("held"))
+    if faults.texts:
+        where = f"{where}: {ask('live_states')}\n{ours.log_tails()}"
+    faults.assert_none(where)
+
+
+def count_leaked(ours: Plane, faults: Faults, *, where: str, seconds: float) -> None:
+    """Wait until no reservation is left after all pods were deleted; count and refuse faults."""
+    assert ours.driver
+    ask = ours.driver
+    with suppress(AssertionError):
+        wait_until(lambda: ask("held") == [], what=where, seconds=seconds)
+    faults.add("leaked", ask("held"))
+    faults.add("bound twice", ask("violations"))
+    faults.assert_none(where)
+
+
+def count_early_releases(api: Api, ours: Plane, faults: Faults, *, where: str) -> None:
+    """Count bound pods without a reservation, which comes before the binding; no pod may be deleted at the moment."""
+    assert ours.driver
+    bound = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}
+    faults.add("freed early", bound - {(pod, node) for pod, node in ours.driver("held")})
+    faults.assert_none(where)

@@ -12,7 +12,6 @@ import os
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following
+from tests.fault_table import Faults
 from tests.kube import change_stream
 from tests.kube.change_stream import ARGUMENTS, CAPACITY, CHANGES, NAMES, ZONES, ChangeStream
 from tests.kube.control_plane import ControlPlane
@@ -61,7 +61,7 @@ def devices_api(tainting: ControlPlane) -> Iterator[Api]:
 
 @pytest.mark.needs("postgres", "redis-server")
 def test_changes_of_running_pods_nodes_and_devices_under_kills(
-    tainting: ControlPlane, devices_api: Api, figures: dict[str, object]
+    tainting: ControlPlane, devices_api: Api, faults: Faults, figures: dict[str, object]
 ) -> None:
     draw = random.Random(SEED)
     with (
@@ -69,24 +69,23 @@ def test_changes_of_running_pods_nodes_and_devices_under_kills(
         ResizingKubelet(devices_api, CAPACITY) as kubelet,
         Recorder(devices_api, CAPACITY, ZONES) as recorder,
     ):
-        rounds = Rounds(ours, devices_api, recorder, draw)
+        rounds = Rounds(ours, devices_api, recorder, draw, faults)
         for number in range(ROUNDS):
             rounds.run(VICTIMS[number % len(VICTIMS)], f"round {number} of seed {SEED}")
+            faults.size = f"{number + 1} rounds with a kill, {rounds.bindings} bindings"
         figures["resizes, labels and taints under kill -9"] = (
             f"{ROUNDS} kills, {rounds.bindings} bindings, changes {rounds.stream.done}, "
-            f"resizes {dict(kubelet.resizes)}, {len(kubelet.refused)} pods not admitted; {dict(rounds.found)}"
+            f"resizes {dict(kubelet.resizes)}, {len(kubelet.refused)} pods not admitted"
         )
-        assert +rounds.found == Counter(), rounds.texts
 
 
 class Rounds:
     """Rounds of changes with one kill each, and the faults found in them."""
 
-    def __init__(self, ours: Plane, api: Api, recorder: Recorder, draw: random.Random) -> None:
+    def __init__(self, ours: Plane, api: Api, recorder: Recorder, draw: random.Random, faults: Faults) -> None:
         assert ours.driver
-        self.found = Counter[str](lost=0, doubled=0, leaked=0, early=0)
-        self.texts: list[str] = []
         self.bindings = 0
+        self._faults = faults
         self._ours, self._api, self._recorder, self._draw, self._ask = ours, api, recorder, draw, ours.driver
         self._processes = dict(zip(("watch", "worker", "beat"), ours.running, strict=True))
         self.stream = ChangeStream(
@@ -100,18 +99,18 @@ class Rounds:
             self.stream.change()
             if number == kill_at:
                 self._kill(victims)
-                self._note("early", self._released_early())
+                self._faults.add("freed early", self._released_early())
             time.sleep(self._draw.uniform(0, 0.2))
         while self.stream.create():
             pass
         self.stream.allow_all()
         self._settle()
         doubled, wrong = self._recorder.checked()
-        self._note("doubled", [*doubled, *wrong])
-        self._note("doubled", self._ask("violations"))
+        self._faults.add("bound twice", [*doubled, *wrong])
+        self._faults.add("bound twice", self._ask("violations"))
         self.bindings += self._recorder.history.bindings()
         self._delete_all()
-        assert not +self.found, f"{where}: {self.texts}\n{self._ours.log_tails()}"
+        self._faults.assert_none(where)
 
     def _settle(self) -> None:
         """Wait until every pod has a node and a reservation; note the pods and reservations that do not."""
@@ -121,12 +120,10 @@ class Rounds:
             self.stream.make_room()
             time.sleep(0.5)
             pending = [name for name, node in self._pods().items() if not node]
-        self._note("lost", pending)
+        self._faults.add("lost", pending)
         while time.monotonic() < until and self._held() != self._pods():
             time.sleep(0.2)
-        held, bound = self._held(), self._pods()
-        self._note("leaked", [name for name in held if name not in bound])
-        self._note("early", [name for name, node in bound.items() if node and held.get(name) != node])
+        self._faults.compare(list(self._pods().items()), list(self._held().items()))
 
     def _delete_all(self) -> None:
         self.stream.delete_all()
@@ -137,7 +134,7 @@ class Rounds:
         until = time.monotonic() + PATIENCE_SECONDS
         while self._held() and time.monotonic() < until:
             time.sleep(0.2)
-        self._note("leaked", list(self._held()))
+        self._faults.add("leaked", list(self._held()))
         self._recorder.forget()
 
     def _kill(self, victims: tuple[str, ...]) -> None:
@@ -161,10 +158,6 @@ class Rounds:
 
     def _held(self) -> Pods:
         return dict(self._ask("held"))
-
-    def _note(self, kind: str, faults: list[str]) -> None:
-        self.found[kind] += len(faults)
-        self.texts += [f"{kind}: {fault}" for fault in faults]
 
     def _awaits(self, name: str) -> Callable[[set[str]], None]:
         code = f"import json; from tests.kube.change_stream import {name}; print(json.dumps(sorted({name}())))"

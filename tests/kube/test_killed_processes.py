@@ -11,14 +11,25 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import PODS
+from tests.fault_table import Faults
 from tests.kube import mixed_fleet
 from tests.kube.control_plane import ControlPlane
-from tests.kube.live import PACE, listed, node_of, scheduling, start_watch
+from tests.kube.live import (
+    PACE,
+    count_early_releases,
+    count_faults,
+    count_leaked,
+    listed,
+    node_of,
+    scheduling,
+    start_watch,
+)
 from tests.system.plane import Plane
 from tests.system.processes import wait_until
 
@@ -35,7 +46,7 @@ PATIENCE_SECONDS = 120
 
 
 def test_no_pod_is_lost_bound_twice_leaked_or_released_early(
-    api: Api, plane: ControlPlane, figures: dict[str, object]
+    api: Api, plane: ControlPlane, faults: Faults, figures: dict[str, object]
 ) -> None:
     random_times = random.Random(SEED)
     mid_batch_kills = 0
@@ -44,7 +55,7 @@ def test_no_pod_is_lost_bound_twice_leaked_or_released_early(
         processes = dict(zip(("watch", "worker", "beat"), ours.running, strict=True))
         mixed_fleet.create_fleet(api, NODES)
         for name in ("warm-up", "calm"):  # the first one includes the processes' own start
-            first, took = _round(api, ours, name, lambda: None)
+            first, took = _round(api, ours, faults, name, lambda: None)
         for number in range(KILLS):
             victims = VICTIMS[number % len(VICTIMS)]
             after = random_times.uniform(first / 2, took)
@@ -57,9 +68,10 @@ def test_no_pod_is_lost_bound_twice_leaked_or_released_early(
                 mid_batch_kills += 0 < _bound(api) < mixed_fleet.bindable(PODS_EACH)
                 for name in victims:
                     processes[name] = start_watch(ours) if name == "watch" else ours.start_worker()
-                _assert_no_early_release(api, ours)
+                count_early_releases(api, ours, faults, where=f"killed {victims}")
 
-            recoveries.append(_round(api, ours, f"round {number} of seed {SEED}, killed {victims}", kill)[1])
+            recoveries.append(_round(api, ours, faults, f"round {number} of seed {SEED}, killed {victims}", kill)[1])
+            faults.size = f"{number + 1} kills, {mid_batch_kills} in the middle of a batch of {PODS_EACH} pods"
         figures["kill -9 on a live cluster"] = (
             f"{KILLS} kills, {mid_batch_kills} in the middle of a batch; 0 pods lost, 0 bound twice, "
             f"0 reservations leaked, 0 released early; a batch of {PODS_EACH} was bound within {took:.1f} s without "
@@ -67,7 +79,7 @@ def test_no_pod_is_lost_bound_twice_leaked_or_released_early(
         )
 
 
-def _round(api: Api, ours: Plane, where: str, disturb: Callable[[], None]) -> tuple[float, float]:
+def _round(api: Api, ours: Plane, faults: Faults, where: str, disturb: Callable[[], None]) -> tuple[float, float]:
     """Place a batch of pods while something happens; delete them at the end.
 
     Returns the time of the first and of the last binding, in seconds after the creation of the pods.
@@ -84,24 +96,13 @@ def _round(api: Api, ours: Plane, where: str, disturb: Callable[[], None]) -> tu
     wanted = mixed_fleet.bindable(PODS_EACH)
     wait_until(lambda: _bound(api) > 0, what=what, seconds=PATIENCE_SECONDS)
     first = time.monotonic() - began
-    wait_until(lambda: _bound(api) == wanted, what=what, seconds=PATIENCE_SECONDS)
+    with suppress(AssertionError):  # `count_faults` counts the lost pods
+        wait_until(lambda: _bound(api) == wanted, what=what, seconds=PATIENCE_SECONDS)
     took = time.monotonic() - began
-    pods, nodes = listed(api)
-    assert mixed_fleet.placement_violations(pods, nodes) == [], where
-    bound = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
-    wait_until(lambda: ask("held") == bound, what=what, seconds=PATIENCE_SECONDS)
-    assert ask("violations") == [], where
+    count_faults(api, ours, faults, wanted, where=where, seconds=PATIENCE_SECONDS)
     api.send("DELETE", PODS.path(namespace="default"), query={"gracePeriodSeconds": "0"})
-    wait_until(lambda: ask("held") == [], what=what, seconds=PATIENCE_SECONDS)
-    assert ask("violations") == [], where
+    count_leaked(ours, faults, where=where, seconds=PATIENCE_SECONDS)
     return first, took
-
-
-def _assert_no_early_release(api: Api, ours: Plane) -> None:
-    """Assert that every pod with a node has its reservation: a reservation comes before its binding."""
-    assert ours.driver
-    bound = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}
-    assert bound <= {(pod, node) for pod, node in ours.driver("held")}
 
 
 def _bound(api: Api) -> int:

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
+from tests.fault_table import Faults
 from tests.kube import mixed_fleet
 from tests.kube.control_plane import ControlPlane
-from tests.kube.live import PACE, listed, node_of, scheduling, start_watch
+from tests.kube.live import PACE, count_faults, listed, node_of, scheduling, start_watch
 from tests.kube.scene import empty_cluster
 from tests.system.plane import Plane
 from tests.system.processes import Process, wait_until
@@ -48,6 +49,11 @@ class Redundant:
     def wait_for_all(self) -> None:
         _wait_for(self.api, self.ours, mixed_fleet.bindable(self.pods))
 
+    def count(self, faults: Faults) -> None:
+        faults.size = f"{self.pods} pods"
+        wanted = mixed_fleet.bindable(self.pods)
+        count_faults(self.api, self.ours, faults, wanted, where="failover", seconds=PATIENCE_SECONDS)
+
     def kill_leader(self) -> None:
         """Kill the process that runs the informer; another standby starts."""
         start_watch(self.ours)
@@ -65,7 +71,7 @@ def redundant(plane: ControlPlane) -> Iterator[Redundant]:
 
 
 def test_killed_leader_is_replaced_without_double_reservations(
-    redundant: Redundant, figures: dict[str, object]
+    redundant: Redundant, faults: Faults, figures: dict[str, object]
 ) -> None:
     api, ours = redundant.api, redundant.ours
     before = _bound(api)
@@ -75,15 +81,15 @@ def test_killed_leader_is_replaced_without_double_reservations(
     wait_until(lambda: len(_bound(api)) > len(before), what=ours.log_tails, seconds=PATIENCE_SECONDS)
     first = time.monotonic() - began
     redundant.wait_for_all()
-    _assert_no_violations(api, ours)
+    redundant.count(faults)
     figures["failover with a warm standby"] = (
         f"after {len(before)} allocations and leases of {PACE['HETSCHED_LEASE_SECONDS']} s the next pod was bound "
         f"{first:.1f} s after the leader was killed; 0 assigned twice"
     )
 
 
-def test_resumed_stale_leader_writes_nothing(redundant: Redundant) -> None:
-    api, ours = redundant.api, redundant.ours
+def test_resumed_stale_leader_writes_nothing(redundant: Redundant, faults: Faults) -> None:
+    ours = redundant.ours
     sleeper = _follower(ours)
     assert ours.driver
     epoch = ours.driver("follower")["epoch"]
@@ -102,7 +108,7 @@ def test_resumed_stale_leader_writes_nothing(redundant: Redundant) -> None:
     # The old leader wakes up with pending pods and a stale cache that it takes for current.
     redundant.create_more()
     redundant.wait_for_all()
-    _assert_no_violations(api, ours)
+    redundant.count(faults)
     after = ours.driver("follower")
     assert after["epoch"] >= now["epoch"]
     assert sleeper.running
@@ -126,12 +132,3 @@ def _wait_for(api: Api, ours: Plane, count: int) -> None:
         what=lambda: f"{len(_bound(api))} of {count}\n{ours.log_tails()}",
         seconds=PATIENCE_SECONDS,
     )
-
-
-def _assert_no_violations(api: Api, ours: Plane) -> None:
-    assert ours.driver
-    pods, nodes = listed(api)
-    assert mixed_fleet.placement_violations(pods, nodes) == []
-    there = sorted([pod["metadata"]["name"], node_of(pod)] for pod in pods if node_of(pod))
-    wait_until(lambda: ours.driver and ours.driver("held") == there, what=ours.log_tails, seconds=PATIENCE_SECONDS)
-    assert ours.driver("violations") == []

@@ -206,7 +206,7 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
     assert len(listed(api)[0]) == len(load.pods)
     assert load.answers == {"202": len(load.accepted)}
     wait_until(
-        lambda: ours.driver and ours.driver("placed_pods", workloads=sorted(load.accepted)) == len(load.accepted),
+        lambda: ours.driver and ours.driver("placed_pods", workloads=sorted(load.accepted)) == [len(load.accepted), 0],
         what=ours.log_tails, seconds=PATIENCE_SECONDS,
     )  # fmt: skip
     assert ours.driver("violations") == []

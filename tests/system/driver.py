@@ -174,13 +174,13 @@ def workloads() -> dict[str, int]:
     return dict(Counter(Workload.objects.values_list("state", flat=True)))
 
 
-def placed_pods(workloads: list[str]) -> int:
-    """Count the pods of these workloads that were placed, each exactly once; -1 if a pod was decided twice."""
+def placed_pods(workloads: list[str]) -> list[int]:
+    """Count the placed pods of these workloads, and their decisions beyond one for each pod."""
     from hetsched.placement.models import Decision, Pod
 
     pods = dict(Pod.objects.filter(workload__in=workloads).exclude(node=None).values_list("id", "workload"))
     decided = Counter(Decision.objects.filter(workload__in=workloads).values_list("pod", flat=True))
-    return len(pods) if decided.keys() == pods.keys() and set(decided.values()) <= {1} else -1
+    return [len(pods), decided.total() - len(pods)]
 
 
 def live_states() -> dict[str, int]:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from tests import parts
+from tests.fault_table import Faults
 from tests.system.databases import Database, postgres
 from tests.system.link import Link
 from tests.system.plane import Plane, plane_on
@@ -140,7 +141,7 @@ class Storm:
     def clients(self, prefix: str) -> Clients:
         return Clients(list(self.ports), self.token, prefix)
 
-    def all_decided(self, clients: Clients) -> float:
+    def all_decided(self, clients: Clients, faults: Faults | None = None) -> float:
         """Wait until every accepted workload is decided and check that none is lost or duplicated; return the elapsed
         seconds.
         """
@@ -149,8 +150,12 @@ class Storm:
         assert clients.wrong == [], str(clients)
         ids = list(clients.accepted.values())
         assert len(set(ids)) == len(ids)
-        assert self.ask("placed_pods", workloads=ids) == PODS_EACH * len(ids), str(clients)
-        assert self.ask("violations") == []
+        found = faults or Faults("")
+        placed, decided_again = self.ask("placed_pods", workloads=ids)
+        found.size = f"{len(ids)} submissions"
+        found.add("lost", range(PODS_EACH * len(ids) - placed))
+        found.add("bound twice", [*range(decided_again), *self.ask("violations")])
+        found.assert_none(str(clients))
         return took
 
 

@@ -22,6 +22,7 @@ import pytest
 import redis
 from psycopg import sql
 
+from tests.fault_table import Faults
 from tests.system.faulty import fault
 from tests.system.plane import BEAT, WORKER
 from tests.system.processes import Process, children_of, wait_until
@@ -98,13 +99,13 @@ def _faults_are_cleared(faulty: Faulty) -> Iterator[None]:
     faulty.be()
 
 
-def _recovered(faulty: Faulty, clients: Clients, figures: dict[str, object], what: str) -> None:
-    took = faulty.storm.all_decided(clients)
+def _recovered(faulty: Faulty, clients: Clients, faults: Faults, figures: dict[str, object], what: str) -> None:
+    took = faulty.storm.all_decided(clients, faults)
     figures[what] = f"{clients}; all decided {took:.1f} s after the last was accepted; 0 lost, 0 duplicates"
 
 
 @seldom
-def test_emptied_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_emptied_store_is_recovered(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     with faulty.storm.clients("emptied") as clients:
         clients.wait_for_more(5)
         faulty.storm.store.cut()
@@ -114,11 +115,11 @@ def test_emptied_store_is_recovered(faulty: Faulty, figures: dict[str, object]) 
             store.flushall()
         faulty.storm.store.restore()
         clients.wait_for_more(5)
-    _recovered(faulty, clients, figures, "message store away, then empty")
+    _recovered(faulty, clients, faults, figures, "message store away, then empty")
     assert set(clients.answers) == {202}, str(clients)
 
 
-def test_silent_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_silent_store_is_recovered(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     with faulty.storm.clients("silent") as clients:
         clients.wait_for_more(5)
         faulty.storm.store.silence()
@@ -126,13 +127,13 @@ def test_silent_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -
         time.sleep(FAULT_SECONDS)
         faulty.storm.store.restore()
         clients.wait_for_more(5)
-    _recovered(faulty, clients, figures, "message store silent")
+    _recovered(faulty, clients, faults, figures, "message store silent")
     assert set(clients.answers) == {202}, str(clients)
     assert clients.longest_seconds < LONGEST_REQUEST_SECONDS, str(clients)
 
 
 @seldom
-def test_full_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_full_store_is_recovered(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     """A worker ends if it cannot acknowledge; its supervisor restarts it."""
     with faulty.storm.clients("full") as clients, redis.Redis(port=faulty.storm.store_port) as store:
         clients.wait_for_more(5)
@@ -141,7 +142,7 @@ def test_full_store_is_recovered(faulty: Faulty, figures: dict[str, object]) -> 
         time.sleep(FAULT_SECONDS)
         store.config_set("maxmemory", "0")
         clients.wait_for_more(5)
-    _recovered(faulty, clients, figures, "message store full")
+    _recovered(faulty, clients, faults, figures, "message store full")
     assert set(clients.answers) == {202}, str(clients)
 
 
@@ -151,7 +152,7 @@ _END_ALL = (
 )
 
 
-def test_restarted_database_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_restarted_database_is_recovered(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     with faulty.storm.clients("restarted") as clients:
         clients.wait_for_more(5)
         faulty.storm.database.cut()
@@ -160,22 +161,22 @@ def test_restarted_database_is_recovered(faulty: Faulty, figures: dict[str, obje
         time.sleep(FAULT_SECONDS)
         faulty.storm.database.restore()
         clients.wait_for_more(5)
-    _recovered(faulty, clients, figures, "database away")
+    _recovered(faulty, clients, faults, figures, "database away")
     assert set(clients.answers) <= {202, 503}, str(clients)
 
 
 @seldom
-def test_ended_connections_are_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_ended_connections_are_recovered(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     with faulty.storm.clients("ended") as clients, faulty.storm.direct_database.connect() as connection:
         clients.wait_for_more(5)
         for _ in range(5):
             connection.execute(_END_ALL)
             clients.wait_for_more(3)
-    _recovered(faulty, clients, figures, "connections to the database ended")
+    _recovered(faulty, clients, faults, figures, "connections to the database ended")
     assert set(clients.answers) <= {202, 503}, str(clients)
 
 
-def test_read_only_database_is_recovered(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_read_only_database_is_recovered(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     ready = f"http://127.0.0.1:{faulty.storm.ports[0]}/readyz"
     with faulty.storm.clients("read-only") as clients, faulty.storm.direct_database.connect() as connection:
         clients.wait_for_more(5)
@@ -191,18 +192,18 @@ def test_read_only_database_is_recovered(faulty: Faulty, figures: dict[str, obje
         connection.execute(sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
         connection.execute(_END_ALL)
         clients.wait_for_more(5, seconds=RECOVERY_SECONDS)
-    _recovered(faulty, clients, figures, "database without writes")
+    _recovered(faulty, clients, faults, figures, "database without writes")
     assert httpx.get(ready).status_code == 200
     assert set(clients.answers) <= {202, 503}, str(clients)
 
 
 @pytest.mark.parametrize("how", ["double", pytest.param("shuffle", marks=seldom), "drop"])
-def test_messages_are_only_hints(how: str, faulty: Faulty, figures: dict[str, object]) -> None:
+def test_messages_are_only_hints(how: str, faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     faulty.be("web", "worker", "beat", messages=how)
     with faulty.storm.clients(how) as clients:
         clients.wait_for_more(30)
         time.sleep(FAULT_SECONDS)
-    took = faulty.storm.all_decided(clients)
+    took = faulty.storm.all_decided(clients, faults)
     figures[f"messages: {how}"] = f"{clients}; all decided once, {took:.1f} s after the last; 0 lost, 0 duplicates"
     assert set(clients.answers) == {202}, str(clients)
 
@@ -212,7 +213,7 @@ def test_messages_are_only_hints(how: str, faulty: Faulty, figures: dict[str, ob
     [(600, ("worker", "web")), pytest.param(-600, ("worker", "web"), marks=seldom), (-3600, ("beat",))],
 )
 def test_wrong_clock_changes_no_ownership(
-    seconds: int, who: tuple[str, ...], faulty: Faulty, figures: dict[str, object]
+    seconds: int, who: tuple[str, ...], faulty: Faulty, faults: Faults, figures: dict[str, object]
 ) -> None:
     with faulty.storm.clients(f"clock{seconds}") as clients:
         clients.wait_for_more(5)
@@ -220,12 +221,12 @@ def test_wrong_clock_changes_no_ownership(
         clients.wait_for_more(5)
         faulty.be()
         clients.wait_for_more(5)
-    took = faulty.storm.all_decided(clients)
+    took = faulty.storm.all_decided(clients, faults)
     figures[f"clock of {' and '.join(who)} {seconds:+} s off"] = f"{clients}; all decided once, {took:.1f} s after"
     assert set(clients.answers) == {202}, str(clients)
 
 
-def test_killed_web_server_loses_no_submission(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_killed_web_server_loses_no_submission(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     ours = faulty.storm
     with ours.clients("web") as clients:
         clients.wait_for_more(5)
@@ -234,13 +235,13 @@ def test_killed_web_server_loses_no_submission(faulty: Faulty, figures: dict[str
         faulty.web = faulty.start_web()
         clients.use(ours.ports)
         clients.wait_for_more(5)
-    ours.all_decided(clients)
+    ours.all_decided(clients, faults)
     figures["kill -9 of the web server"] = f"{clients}; each key one workload"
     assert set(clients.answers) == {202}, str(clients)
 
 
 @seldom
-def test_killed_pool_processes_are_replaced(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_killed_pool_processes_are_replaced(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     """The OOM killer kills the largest process, and leaves its siblings and their parent."""
     draw = random.Random(1)
     with faulty.storm.clients("pool") as clients:
@@ -248,13 +249,13 @@ def test_killed_pool_processes_are_replaced(faulty: Faulty, figures: dict[str, o
             clients.wait_for_more(3)
             wait_until(lambda: len(faulty.pool()) == POOL, what=faulty.worker.said)
             os.kill(draw.choice(faulty.pool()), signal.SIGKILL)
-    took = faulty.storm.all_decided(clients)
+    took = faulty.storm.all_decided(clients, faults)
     assert faulty.worker.running
     figures["kill -9 of pool processes"] = f"5 kills; {clients}; all decided {took:.1f} s after the last"
 
 
 @seldom
-def test_rolling_restart_loses_no_request(faulty: Faulty, figures: dict[str, object]) -> None:
+def test_rolling_restart_loses_no_request(faulty: Faulty, faults: Faults, figures: dict[str, object]) -> None:
     ours = faulty.storm
     took: dict[str, float] = {}
 
@@ -283,7 +284,7 @@ def test_rolling_restart_loses_no_request(faulty: Faulty, figures: dict[str, obj
         faulty.web = second
         ours.ports.pop(0)
         clients.wait_for_more(5)
-    ours.all_decided(clients)
+    ours.all_decided(clients, faults)
     assert set(clients.answers) == {202}, str(clients)
     assert took["web"] < GRACE_SECONDS  # requests in flight were answered
     drained = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in took.items())
