@@ -27,7 +27,7 @@ from django.utils import timezone
 from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
-from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
+from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, RESTRICTIVE, SCHEDULING_POLICIES
 from hetsched.contracts.message import shortened
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.models import Node, Sync
@@ -221,11 +221,8 @@ class Informer:
         return True
 
     def _is_synced(self) -> bool:
-        """Return True if every resource has synced, except optional resources that this API server does not serve."""
-        return all(
-            known.synced_at is not None or (resource not in REQUIRED and known.is_unavailable)
-            for resource, known in self._sync_states.items()
-        )
+        """Return True if every resource has synced, except optional resources that are not available."""
+        return all(known.synced_at is not None or known.may_lack(kind) for kind, known in self._sync_states.items())
 
     def _is_fresh(self) -> bool:
         """Return True if the API server responded for every required resource within `STALE`, like `is_synced`."""
@@ -377,10 +374,10 @@ class _SyncState:
         self.failures = self.status = 0
         self.reason = ""
 
-    @property
-    def is_unavailable(self) -> bool:
-        """Return True if the API server lacks this resource, denies access to it, or fails repeatedly."""
-        return self.status in (403, 404) or self.failures >= MAX_OPTIONAL_FAILURES
+    def may_lack(self, resource: Resource) -> bool:
+        """Return True for an optional resource that is not served, denied, or failing repeatedly."""
+        is_failing = self.failures >= MAX_OPTIONAL_FAILURES and resource not in RESTRICTIVE
+        return resource not in REQUIRED and (self.status in (403, 404) or is_failing)
 
     def note(self, event: Event) -> None:
         if isinstance(event, Upserted):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.reflector import Failed, Synced
-from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS
+from hetsched.adapters.kubernetes.resources import DEVICE_TAINT_RULES, NODES, OPTIONAL, PODS
 from hetsched.scheduling.informer import MAX_OPTIONAL_FAILURES, Informer
 from hetsched.scheduling.leases import following
 
@@ -39,6 +39,17 @@ def test_optional_kind_is_waited_for_unless_unavailable(failures: list[int], beg
         follower._sync_states[kind].note(Synced(0))
     for status in failures:
         follower._sync_states[GPUS].note(Failed("no", 1.0, status))
+    assert follower._is_synced() is begins
+
+
+@pytest.mark.parametrize(("status", "begins"), [(500, False), (404, True)])
+def test_taint_rules_are_awaited_while_their_list_fails(status: int, begins: bool) -> None:
+    """Without the rules, devices that an administrator tainted would be allocated."""
+    follower = an_informer((NODES, PODS, DEVICE_TAINT_RULES))
+    for kind in (NODES, PODS):
+        follower._sync_states[kind].note(Synced(0))
+    for _ in range(2 * MAX_OPTIONAL_FAILURES):
+        follower._sync_states[DEVICE_TAINT_RULES].note(Failed("no", 1.0, status))
     assert follower._is_synced() is begins
 
 

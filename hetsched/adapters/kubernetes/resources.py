@@ -3,7 +3,7 @@
 `REQUIRED` kinds must be synced before any scheduling decision. `OPTIONAL` kinds need a CRD or a feature, or scheduling
 can start without them. If an API server does not serve an optional kind or denies access to it, the sync does not wait
 for this kind, and the informer retries every 30 seconds. After other failures, the sync waits for the kind for a few
-attempts.
+attempts. For `RESTRICTIVE` kinds it waits until they are listed, because without them too many devices look usable.
 """
 
 from __future__ import annotations
@@ -49,5 +49,6 @@ OPTIONAL = (
     TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, SCHEDULING_POLICIES, POD_GROUPS, NATIVE_GROUPS,
     NATIVE_WORKLOADS, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, DEVICE_TAINT_RULES, QUOTAS,
 )  # fmt: skip
+RESTRICTIVE = (DEVICE_TAINT_RULES,)
 # Kinds that describe a node and are joined to the node by name.
 OF_NODES = (TOPOLOGIES, CRANE_TOPOLOGIES, NODE_GPUS, NODE_USAGES, CSI_NODES)
