@@ -29,7 +29,7 @@ class _Table(msgspec.Struct):
     allocatable: _Size = 0
 
 
-class _Node(msgspec.Struct, rename="camel"):
+class _NodeMemory(msgspec.Struct, rename="camel"):
     memory_map: dict[str, _Table] = {}
 
 
@@ -41,7 +41,7 @@ class _Block(msgspec.Struct):
 
 class _Checkpoint(msgspec.Struct, rename="camel"):
     policy_name: str
-    machine_state: dict[_Zone, _Node] | None = None
+    machine_state: dict[_Zone, _NodeMemory] | None = None
     entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
 
 
