@@ -4,8 +4,8 @@ Both get the same nodes and the same pods: first a backlog that is pending when 
 scheduler has settled, pods that arrive at a steady rate. With several turns (A B A B), a row contains the median and
 the spread of the turns, and each pair of turns yields one ratio. A pod is bound when a watch shows its node; its time
 is measured from before its creation request. Schedulers run as separate processes, as an operator would start them. CPU
-time is reported per program, including the API server if it runs on this machine. Only an API server without nodes is
-accepted, and all created objects are deleted.
+time is reported per program, including the API server and PostgreSQL if they run on this machine. Only an API server
+without nodes is accepted, and all created objects are deleted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario,
 from hetsched.lab.bench.processes import cpu_of, used_seconds
 
 from .cluster_objects import AT_ONCE, LABEL, PodWatch, delete_labelled, require_empty
+from .databases import facts_of
 from .rivals import Rival, hetsched, kube_scheduler, run_scheduler, wait_until_idle
 
 RATE_PER_SECOND = 100
@@ -42,18 +43,20 @@ def run(
     nodes: int,
     pods: int,
     program: Path,
+    database: str = "",
     turns: int = 1,
     progress: Progress | None = None,
 ) -> Scenario:
     """Measure hetsched and kube-scheduler alternately, and kube-scheduler (`program`) also with every node scored.
 
+    `database` is the URL of a PostgreSQL server for hetsched, empty for SQLite.
     Raises: InputError `ClusterInUse`; ApiFailure.
     """
     api = Api(from_kubeconfig(kubeconfig), agent="hetsched-bench")
     require_empty(api)
     notify = progress or (lambda *_: None)
     rivals = [
-        hetsched(),
+        hetsched(database),
         kube_scheduler(program),
         kube_scheduler(program, case="kube-scheduler, every node scored", percentage=100),
     ]
@@ -76,7 +79,7 @@ def run(
         for rival in rivals[1:]
         for ratio in _ratios(rivals[0].case, rival.case, found[rivals[0].case], found[rival.case])
     ]
-    facts = {**machine(), "nodes": nodes, "pods": pods, "turns": turns}
+    facts = {**machine(), **facts_of(database), "nodes": nodes, "pods": pods, "turns": turns}
     return Scenario("cluster", tuple(rows), facts, Checks(len(rivals) * 2 * pods * turns, missing))
 
 
@@ -111,17 +114,17 @@ def _measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, pods: int) 
     port = urlsplit(cluster["cluster"]["server"]).port or 443
     with PodWatch(api) as watch:
         _create(api, rival, "backlog", range(pods))
-        with run_scheduler(rival.command(kubeconfig, folder), folder / "log") as process:
+        with run_scheduler(rival, kubeconfig, folder) as (process, roots):
             watch.wait_for_count(1)  # the start of the scheduler is not measured
-            used = [cpu_of(process.pid, api_port=port)]
+            used = [cpu_of(*roots, api_port=port)]
             watch.wait_for_count(pods)
             times = sorted(watch.bound.values())
             rate = (len(times) - 1) / max(times[-1] - times[0], 1e-3) if times else 0.0
             wait_until_idle(process.pid)
-            used.append(cpu_of(process.pid, api_port=port))
+            used.append(cpu_of(*roots, api_port=port))
             sent = _create(api, rival, "steady", range(pods), per_second=RATE_PER_SECOND)
             watch.wait_for_count(2 * pods)
-            used.append(cpu_of(process.pid, api_port=port))
+            used.append(cpu_of(*roots, api_port=port))
         waited = [1000 * (watch.bound[name] - at) for name, at in sent.items() if name in watch.bound]
         missing = 2 * pods - len(watch.bound)
     delete_labelled(api, PODS)

@@ -105,6 +105,15 @@ def bench(
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Test case of scheduler_perf to run; repeatable.")
     ] = None,
+    database: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="PostgreSQL server for hetsched, as postgres://USER:PASSWORD@HOST:PORT/NAME, instead of SQLite; each"
+            " run creates a database and drops it. Only for the scenarios cluster and watch.",
+            show_default=False,
+        ),
+    ] = "",
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Run a performance scenario: decisions per second, ISA matching, what-if, evictions, cluster, watch,
@@ -114,6 +123,8 @@ def bench(
     changed state, or pods that were never bound.
     """
     show: Callable[[Scenario], None] = _show
+    if database:
+        _check_database(scenario, database)
     if scenario is Benchmark.CLUSTER and suite is not None:
         from .scheduler_perf import suite as scheduler_perf_suite
         from .scheduler_perf import table as scheduler_perf_table
@@ -122,18 +133,20 @@ def bench(
         folder = scheduler_perf or scheduler_perf_suite.find_configurations()
         names = sizes or [_QUICK_SIZE if quick else _SIZE]
         measured = partial(scheduler_perf_suite.run, document, configurations=folder, sizes=names, only=only or ())
-        run = partial(measured, program=program, turns=turns, on_rows=_note_rows)
+        run = partial(measured, program=program, database=database, turns=turns, on_rows=_note_rows)
         show = scheduler_perf_table.show
     elif scenario is Benchmark.CLUSTER:
         from . import cluster
 
         document, program = _rivals(kubeconfig, kube_scheduler)
         size = (20, 40) if quick else (nodes or 1000, pods or 2000)
-        run = partial(cluster.run, document, nodes=size[0], pods=size[1], program=program, turns=turns)
+        measured = partial(cluster.run, document, nodes=size[0], pods=size[1])
+        run = partial(measured, program=program, database=database, turns=turns)
     elif scenario is Benchmark.WATCH:
         from . import watch
 
-        run = partial(watch.run, *((20, 200, 1) if quick else (nodes or 5000, pods or 50_000, 20)))
+        sizes_of_watch = (20, 200, 1) if quick else (nodes or 5000, pods or 50_000, 20)
+        run = partial(watch.run, *sizes_of_watch, database=database)
     elif scenario is Benchmark.CONSOLE:
         from . import console as bench_console
 
@@ -150,6 +163,17 @@ def bench(
     else:
         show(result)
     raise typer.Exit(EXIT_CHECK_FAILED if result.checks.different else 0)
+
+
+def _check_database(scenario: Benchmark, url: str) -> None:
+    """Raises: InputError `DatabaseUnusable`."""
+    if scenario not in (Benchmark.CLUSTER, Benchmark.WATCH):
+        message = f"scenario `{scenario.value}` does not use this database"
+        hint = "Use it with the scenarios cluster and watch"
+        raise InputError("DatabaseUnusable", message, place="--database", hint=hint)
+    from .databases import check_server
+
+    check_server(url)
 
 
 def _rivals(kubeconfig: Path | None, program: Path | None) -> tuple[dict[str, Any], Path]:

@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from hetsched.lab.bench.processes import cpu_of
+
+from .databases import new_database
 
 _SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
 _STOP_SECONDS = 30
@@ -23,22 +26,33 @@ class Rival(msgspec.Struct, frozen=True):
     """Scheduler under test.
 
     `case` labels its results, `name` is the schedulerName of its pods, and `command` returns its command line, given a
-    kubeconfig and a working folder.
+    kubeconfig and a working folder. `database` is the URL of a PostgreSQL server on which each run gets a database.
     """
 
     case: str
     name: str
     command: Callable[[Path, Path], Sequence[str]]
+    database: str = ""
 
 
-def hetsched() -> Rival:
-    """Return hetsched as a standalone scheduler with SQLite in the working folder, without web processes."""
+class RunningScheduler(NamedTuple):
+    """Process of a scheduler, and the roots of all process trees that belong to it, with a local database server."""
+
+    process: subprocess.Popen[bytes]
+    roots: tuple[int, ...]
+
+
+def hetsched(database: str = "") -> Rival:
+    """Return hetsched as a standalone scheduler without web processes.
+
+    Its database is SQLite in the working folder, or on the PostgreSQL server with the URL `database`.
+    """
 
     def command(kubeconfig: Path, folder: Path) -> Sequence[str]:
         words = [sys.executable, "-m", "hetsched.cli", "scheduler", "--no-web", "--name", "bench"]
         return [*words, "--kubeconfig", str(kubeconfig), "--data", str(folder / "data")]
 
-    return Rival("hetsched", "hetsched", command)
+    return Rival("hetsched", "hetsched", command, database)
 
 
 def kube_scheduler(
@@ -68,21 +82,23 @@ def kube_scheduler(
 
 
 @contextlib.contextmanager
-def run_scheduler(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Context manager that runs a scheduler, with its output in `log`, and interrupts it at the end."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGINT)
+def run_scheduler(rival: Rival, kubeconfig: Path, folder: Path) -> Iterator[RunningScheduler]:
+    """Context manager that runs a scheduler, with its output in `folder`/log, and interrupts it at the end."""
+    with new_database(rival.database) as database:
+        with (folder / "log").open("ab") as output:
+            process = subprocess.Popen(
+                rival.command(kubeconfig, folder), env=database.environment(),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
         try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield RunningScheduler(process, (process.pid, *database.pids))
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def wait_until_idle(root: int) -> None:

@@ -2,15 +2,15 @@
 
 A stub API server with prepared objects is used, so that the measurement contains the delay of hetsched but not that of
 etcd. The stub lists nodes and running pods of another scheduler in pages. Then it sends events at a steady rate: some
-pods are placed, and others end. The informer runs as a separate process with a SQLite file. An event has arrived when a
-reader of that file sees it; its delay is measured from the time at which it was sent. The files are removed afterwards.
+pods are placed, and others end. The informer runs as a separate process with a database of its own, which is removed
+afterwards. An event has arrived when a reader of that database sees it; its delay is measured from the time at which it
+was sent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import sqlite3
 import ssl
@@ -20,18 +20,22 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import psycopg
+
 from hetsched.adapters.kubernetes.resources import LEASES, NODES, PODS, REQUIRED
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.certificate import self_signed
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
-from hetsched.lab.bench.processes import cpu_of
+from hetsched.lab.bench.processes import cpu_of, used_seconds
+
+from .databases import BenchDatabase, facts_of, new_database
 
 RATE_PER_SECOND = 500
 ENDING_SHARE = 5  # one in five events ends a pod
@@ -40,36 +44,44 @@ _LOOK_SECONDS = 0.01
 _KUBE_SYSTEM = {"metadata": {"name": "kube-system", "uid": "00000000-0000-4000-8000-000000000000"}}
 
 
-def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None) -> Scenario:
-    """Measure the first list, and then events for some seconds. Raises: InputError `BenchmarkFailed`."""
+def run(nodes: int, pods: int, seconds: int, *, database: str = "", progress: Progress | None = None) -> Scenario:
+    """Measure the first list, and then events for some seconds.
+
+    `database` is the URL of a PostgreSQL server, empty for SQLite.
+    Raises: InputError `BenchmarkFailed`, `DatabaseUnusable`.
+    """
     notify = progress or (lambda *_: None)
-    with tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name, Lists(Path(name), nodes, pods) as lists:
+    with (
+        tempfile.TemporaryDirectory(prefix="hetsched-bench-") as name,
+        Lists(Path(name), nodes, pods) as lists,
+        new_database(database) as own,
+    ):
         folder = Path(name)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.touch(0o600)
         kubeconfig.write_text(json.dumps(lists.kubeconfig()))
         env = {
-            **os.environ,
+            **own.environment(),
             "DJANGO_SETTINGS_MODULE": "hetsched.project.settings",
             "HETSCHED_DATA": str(folder / "data"),
             "SECRET_KEY": secrets.token_urlsafe(48),
             "REDIS_URL": "memory://",
             "HETSCHED_LOG_LEVEL": "warning",
         }
-        for name in ("DATABASE_URL", "DATABASE_URL_FILE", "SECRET_KEY_FILE"):
-            env.pop(name, None)
+        env.pop("SECRET_KEY_FILE", None)
         for words in (["prepare"], ["connect", "bench", f"--kubeconfig={kubeconfig}"]):
             subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)
         notify(1, 3)
-        with _run_watch(env, folder / "log") as process:
-            reader = _DatabaseReader(folder / "data" / "hetsched.sqlite3")
-            began = time.monotonic()
+        with _run_watch(env, folder / "log") as process, _reader(own, folder / "data") as reader:
+            began, server_before = time.monotonic(), cpu_of(*own.pids)
             if not reader.wait_for(lambda: reader.pods >= pods and reader.synced, process):
                 message = f"the informer did not finish the first list within {_PATIENCE_SECONDS:.0f} seconds"
                 raise InputError("BenchmarkFailed", message)
             rows = [row("first list in the ledger", "s", [time.monotonic() - began])]
             used = sum(cpu_of(process.pid).values())
             rows.append(row("first list, CPU", "s", [used]))
+            rows += _cpu_of_server(own, "first list", "s", server_before, 1.0)
+            server_before = cpu_of(*own.pids)
             notify(2, 3)
             # read while sending; reading afterwards would measure how long sending takes
             with ThreadPoolExecutor(1) as threads:
@@ -81,9 +93,13 @@ def run(nodes: int, pods: int, seconds: int, *, progress: Progress | None = None
             count = max(len(sent) * ENDING_SHARE // (ENDING_SHARE - 1), 1)
             rows += _latencies(waited)
             rows.append(row("events, CPU", "ms/event", [1000 * (sum(cpu_of(process.pid).values()) - used) / count]))
+            rows += _cpu_of_server(own, "events", "ms/event", server_before, 1000 / count)
             rows.append(row("memory, the most", "MiB", [_most_memory_mib(process.pid)]))
         lost = sum(key not in reader.seen for key in sent)
-    facts = {**machine(), "nodes": nodes, "pods": pods, "eventsPerSecond": RATE_PER_SECOND, "server": "prepared lists"}
+    facts = {
+        **machine(), **facts_of(database), "nodes": nodes, "pods": pods, "eventsPerSecond": RATE_PER_SECOND,
+        "server": "prepared lists",
+    }  # fmt: skip
     return Scenario("watch", tuple(rows), facts, Checks(pods + len(sent), lost))
 
 
@@ -92,6 +108,14 @@ def _latencies(waited: list[float]) -> list[BenchmarkRow]:
         return []
     p99 = waited[int(0.99 * (len(waited) - 1))]
     return [row("event to ledger", "ms", waited, tail=True), row("event to ledger, p99", "ms", [p99])]
+
+
+def _cpu_of_server(
+    database: BenchDatabase, part: str, unit: str, before: Mapping[str, float], factor: float
+) -> list[BenchmarkRow]:
+    """Return the CPU time of a local database server since `before`, times `factor`."""
+    used = used_seconds(before, cpu_of(*database.pids))
+    return [row(f"{part}, CPU of {program}", unit, [factor * seconds]) for program, seconds in used.items()]
 
 
 def _most_memory_mib(pid: int) -> float:
@@ -119,11 +143,23 @@ def _run_watch(env: dict[str, str], log: Path) -> Iterator[subprocess.Popen[byte
             process.wait()
 
 
-class _DatabaseReader:
-    """Reader of the database that records when each pod was first seen."""
+@contextlib.contextmanager
+def _reader(database: BenchDatabase, folder: Path) -> Iterator[_DatabaseReader]:
+    if database.url:
+        with psycopg.connect(database.url, autocommit=True) as rows:
+            yield _DatabaseReader(rows, "%s")
+        return
+    path = f"file:{folder / 'hetsched.sqlite3'}?mode=ro"
+    with contextlib.closing(sqlite3.connect(path, uri=True, isolation_level=None)) as lite:
+        yield _DatabaseReader(lite, "?")
 
-    def __init__(self, path: Path) -> None:
-        self._rows = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+
+class _DatabaseReader:
+    """Reader of the database that records when each pod was first seen; `marker` is its driver's parameter marker."""
+
+    def __init__(self, rows: Any, marker: str) -> None:
+        self._rows = rows
+        self._query = f"SELECT id, name FROM placement_pod WHERE id > {marker} ORDER BY id"  # noqa: S608
         self._last = 0
         self.pods = 0
         self.seen: dict[str, float] = {}
@@ -136,8 +172,8 @@ class _DatabaseReader:
         return bool(count and count == whole)
 
     def look(self) -> None:
-        now, query = time.monotonic(), "SELECT id, name FROM placement_pod WHERE id > ? ORDER BY id"
-        for self._last, name in self._rows.execute(query, (self._last,)):  # noqa: B020 - the last one stays
+        now = time.monotonic()
+        for self._last, name in self._rows.execute(self._query, (self._last,)):  # noqa: B020 - the last one stays
             self.seen[name] = now
             self.pods += 1
 

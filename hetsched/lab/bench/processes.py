@@ -18,10 +18,10 @@ _PROC = Path("/proc")
 _ROLES = {"watch": "watch", "worker": "worker", "beat": "beat", "hetsched.project.web_server": "uvicorn"}
 
 
-def cpu_of(root: int, *, api_port: int = 0) -> dict[str, float]:
-    """Return CPU time in seconds by program, for a process tree and a local API server with its etcd."""
+def cpu_of(*roots: int, api_port: int = 0) -> dict[str, float]:
+    """Return CPU time in seconds by program, for process trees and a local API server with its etcd."""
     found = _all()
-    wanted = _descendants(root, found)
+    wanted = {pid for root in roots for pid in _descendants(root, found)}
     servers = {pid for pid, (_, words, _) in found.items() if api_port and f"--secure-port={api_port}" in words}
     parents = {found[pid][0] for pid in servers}
     etcd = {pid for pid, (parent, words, _) in found.items() if parent in parents and _program(words) == "etcd"}
@@ -49,6 +49,11 @@ def pids_of(root: int, role: str) -> list[int]:
     """Return the process IDs of a program in a process tree."""
     found = _all()
     return sorted(pid for pid in _descendants(root, found) if _program(found[pid][1]) == role)
+
+
+def parent_of(pid: int) -> int:
+    """Return the process ID of a process's parent. Raises: OSError if the process does not exist."""
+    return int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def used_seconds(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -86,5 +91,5 @@ def _descendants(root: int, found: Mapping[int, tuple[int, list[str], float]]) -
 
 def _program(words: list[str]) -> str:
     role = next((role for word, role in _ROLES.items() if word in words), "")
-    # Redis appends its address to its process title.
-    return role or Path(re.sub(r" (unixsocket:|\S+:\d).*", "", words[0])).name or "?"
+    # Redis appends its address to its process title, and a process of PostgreSQL its task.
+    return role or Path(re.sub(r" (unixsocket:|\S+:\d).*|(?<=^postgres):.*", "", words[0])).name or "?"

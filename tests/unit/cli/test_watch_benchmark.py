@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +15,11 @@ from hetsched.contracts.errors import InputError
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    path = tmp_path / "hetsched.sqlite3"
-    with sqlite3.connect(path) as connection:
+def reader() -> Iterator[watch._DatabaseReader]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE placement_pod (id INTEGER PRIMARY KEY, name TEXT)")
         connection.execute("INSERT INTO placement_pod (name) VALUES ('p')")
-    return path
+        yield watch._DatabaseReader(connection, "?")
 
 
 @pytest.fixture
@@ -30,23 +29,22 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         running.kill()
 
 
-def test_wait_for_returns_true_once_the_condition_holds(database: Path, process: subprocess.Popen[bytes]) -> None:
-    reader = watch._DatabaseReader(database)
+def test_wait_for_returns_true_once_the_condition_holds(
+    reader: watch._DatabaseReader, process: subprocess.Popen[bytes]
+) -> None:
     assert reader.wait_for(lambda: reader.pods == 1, process)
     assert reader.seen.keys() == {"p"}
 
 
 def test_wait_for_returns_false_after_the_time_limit(
-    database: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    reader: watch._DatabaseReader, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_PATIENCE_SECONDS", 0.05)
-    reader = watch._DatabaseReader(database)
     assert not reader.wait_for(lambda: reader.pods == 2, process)
 
 
-def test_wait_for_fails_if_the_process_ends(database: Path, process: subprocess.Popen[bytes]) -> None:
+def test_wait_for_fails_if_the_process_ends(reader: watch._DatabaseReader, process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-    reader = watch._DatabaseReader(database)
     with pytest.raises(InputError, match="ended unexpectedly"):
         reader.wait_for(lambda: False, process)

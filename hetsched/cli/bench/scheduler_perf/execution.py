@@ -68,10 +68,9 @@ class RunFailed(Exception):
 
 def measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, workload: PerfWorkload) -> Measurement:
     """Run a workload with a scheduler that has `folder` for its files, and delete all objects. Raises: ApiFailure."""
-    log = folder / "log"
     try:
-        with PodWatch(api, evict=True) as watch, run_scheduler(rival.command(kubeconfig, folder), log) as process:
-            run = _Run(ObjectFactory(api, rival.name), watch, workload, process, log)
+        with PodWatch(api, evict=True) as watch, run_scheduler(rival, kubeconfig, folder) as running:
+            run = _Run(ObjectFactory(api, rival.name), watch, workload, running.process, folder / "log")
             try:
                 return run.measured()
             except (ApiFailure, RunFailed) as failure:

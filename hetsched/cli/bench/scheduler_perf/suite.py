@@ -23,6 +23,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 
 from ..cluster_objects import require_empty
+from ..databases import facts_of
 from ..rivals import hetsched, kube_scheduler
 from .configuration import PerfWorkload, Skipped, Unsupported, read
 from .execution import Measurement, measure
@@ -60,12 +61,14 @@ def run(
     sizes: Sequence[str],
     only: Sequence[str] = (),
     program: Path,
+    database: str = "",
     turns: int = 1,
     progress: Progress | None = None,
     on_rows: Callable[[Sequence[BenchmarkRow]], None] = lambda rows: None,
 ) -> Scenario:
     """Measure both schedulers, in turns, with the workloads named in `sizes`; `program` is kube-scheduler.
 
+    `database` is the URL of a PostgreSQL server for hetsched, empty for SQLite.
     `on_rows` receives the rows of each workload when it is finished, so that an interrupted run keeps them.
     Raises: InputError `ClusterInUse`, `ConfigurationMissing`, `UnknownTestCase`, `NoWorkload`; ApiFailure.
     """
@@ -90,7 +93,7 @@ def run(
             except Unsupported as error:
                 skipped.append(Skipped(workload.name, str(error)))
                 continue
-            rivals = (hetsched(), kube_scheduler(program, arguments=arguments))
+            rivals = (hetsched(database), kube_scheduler(program, arguments=arguments))
             found: dict[str, list[Measurement]] = {rival.case: [] for rival in rivals}
             for turn in range(2 * turns):
                 notify(2 * turns * number + turn, 2 * turns * len(workloads))
@@ -107,7 +110,7 @@ def run(
             on_rows(finished)
             rows += finished
     facts = {
-        **machine(), "turns": turns, "configurations": str(configurations), "nodes": _NODE_FACTS,
+        **machine(), **facts_of(database), "turns": turns, "configurations": str(configurations), "nodes": _NODE_FACTS,
         "failed": failed, "skipped": [{"case": one.name, "reason": one.reason} for one in skipped],
     }  # fmt: skip
     return Scenario("cluster", tuple(rows), facts, Checks(measured, missing))
