@@ -23,6 +23,7 @@ from hetsched.lab.bench.processes import parent_of
 _SCHEMES = ("postgres", "postgresql")
 _FORM = "Use postgres://USER:PASSWORD@HOST:PORT/NAME with an account that may create databases"
 _CONNECT_SECONDS = 10
+_REPLACED = {"DATABASE_URL", "DATABASE_URL_FILE", "SECRET_KEY", "SECRET_KEY_FILE"}
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -34,8 +35,9 @@ class BenchDatabase(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         """Return the environment of this process, changed such that processes of hetsched use this database."""
-        plain = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "DATABASE_URL_FILE"}}
-        return {**plain, "DATABASE_URL": self.url} if self.url else plain
+        plain = {name: value for name, value in os.environ.items() if name not in _REPLACED}
+        # With PostgreSQL, hetsched does not generate the secret key itself.
+        return {**plain, "DATABASE_URL": self.url, "SECRET_KEY": secrets.token_urlsafe(48)} if self.url else plain
 
 
 SQLITE = BenchDatabase("", ())

@@ -68,7 +68,6 @@ def run(nodes: int, pods: int, seconds: int, *, database: str = "", progress: Pr
             "REDIS_URL": "memory://",
             "HETSCHED_LOG_LEVEL": "warning",
         }
-        env.pop("SECRET_KEY_FILE", None)
         for words in (["prepare"], ["connect", "bench", f"--kubeconfig={kubeconfig}"]):
             subprocess.run([sys.executable, "-m", "django", *words], env=env, check=True, stdout=subprocess.DEVNULL)
         notify(1, 3)

@@ -31,6 +31,7 @@ def test_each_run_gets_a_new_database_that_is_dropped() -> None:
             assert name in names(server) - before
             assert "postgres" in cpu_of(*first.pids)
             assert first.environment()["DATABASE_URL"] == first.url
+            assert len(first.environment()["SECRET_KEY"]) >= 40
         assert names(server) == before
         assert facts_of(server.url)["database"].startswith("PostgreSQL ")
 
@@ -86,8 +87,12 @@ def test_scenarios_without_a_database_reject_the_option() -> None:
 
 
 def test_sqlite_is_used_regardless_of_the_database_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DATABASE_URL", "postgres://elsewhere/name")
+    for name in ("DATABASE_URL", "SECRET_KEY_FILE"):
+        monkeypatch.setenv(name, "postgres://elsewhere/name")
+    monkeypatch.delenv("SECRET_KEY", raising=False)
     with new_database("") as database:
         assert database == SQLITE
-        assert database.environment() == {key: value for key, value in os.environ.items() if key != "DATABASE_URL"}
+        assert database.environment() == {
+            key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "SECRET_KEY_FILE"}
+        }
     assert facts_of("") == {"database": "SQLite"}
