@@ -335,6 +335,7 @@ def chaos(*args: str) -> None:
         "HETSCHED_TEST_CRASHES": "50", "HETSCHED_TEST_FAULT_SECONDS": "30", "HETSCHED_TEST_RACE_REPEATS": "10",
         "HETSCHED_TEST_UPGRADE_PODS": "100", "HETSCHED_TEST_UPGRADE_SECONDS": "15",
         "HETSCHED_TEST_PROJECTION_KILLS": "10", "HETSCHED_TEST_CHANGE_ROUNDS": "100",
+        "HETSCHED_TEST_DEVICE_CLAIMS": "20000",
     }  # fmt: skip
     os.environ.update({name: os.environ.get(name, size) for name, size in sizes.items()})
     become(BIN / "python", "-m", "pytest", "-m", "chaos", *args)

@@ -6,7 +6,7 @@ added one after the other; each must be valid together with all earlier ones.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -75,6 +75,7 @@ class DeviceAllocations:
         self.devices, self._counters = _published(objects)
         self._exclusive: set[Identity] = set()
         self._shares: dict[Identity, dict[str, Fraction]] = {}
+        self._sharers: Counter[Identity] = Counter()
 
     def on(self, node: str) -> list[Identity]:
         """Return the devices that a node can access."""
@@ -112,9 +113,24 @@ class DeviceAllocations:
             if result.consumed is None:
                 self._exclusive.add(result.device)
                 continue
+            self._sharers[result.device] += 1
             shares = self._shares.setdefault(result.device, defaultdict(Fraction))
             for name, amount in result.consumed.items():
                 shares[name] += amount
+
+    def remove(self, results: Iterable[Result]) -> None:
+        """Record the end of an allocation that was added before."""
+        for result in results:
+            if result.admin:
+                continue
+            if result.consumed is None:
+                self._exclusive.remove(result.device)
+                continue
+            self._sharers[result.device] -= 1
+            for name, amount in result.consumed.items():
+                self._shares[result.device][name] -= amount
+            if not self._sharers[result.device]:
+                del self._shares[result.device]
 
     # -- conditions --------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ and capacities often decide. A case depends only on its seed.
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from .clusters import Case, Object
 from .device_allocations import SELECTORS, DeviceAllocations, Result, quantity
@@ -30,21 +30,42 @@ _POLICIES: tuple[Object, ...] = (
 
 def draw_devices(seed: int) -> Case:
     """Return the case of a seed."""
-    return _Draw(Random(f"devices-{seed}")).case(seed)
+    return _Draw(Random(f"devices-{seed}"), _Size()).case(seed)
+
+
+def draw_contended_devices(seed: int, pods: int) -> Case:
+    """Return a case with more nodes and devices and `pods` pods, some of which use unallocated claims of other pods."""
+    size = _Size(nodes=(6, 10), slices=(2, 4), pods=(pods, pods), claims=(1, 2, 3), shared=0.05)
+    return _Draw(Random(f"contended-{seed}"), size).case(seed)
+
+
+class _Size(NamedTuple):
+    """Numbers of objects: least and most nodes, slices of a node and new pods, and the claims of a pod to choose from.
+
+    `shared` is the probability that a pod uses an unallocated claim of another pod.
+    """
+
+    nodes: tuple[int, int] = (1, 4)
+    slices: tuple[int, int] = (1, 2)
+    pods: tuple[int, int] = (1, 3)
+    claims: tuple[int, ...] = (1, 1, 2)
+    shared: float = 0.0
 
 
 class _Draw:
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, size: _Size) -> None:
         self._random = random
+        self._size = size
         self._objects: list[Object] = []
         self._claims: list[str] = []  # names of allocated claims
+        self._open_claims: list[str] = []
 
     def case(self, seed: int) -> Case:
-        nodes = [f"n{number}" for number in range(self._random.randint(1, 4))]
+        nodes = [f"n{number}" for number in range(self._random.randint(*self._size.nodes))]
         self._objects += [self._node(name) for name in nodes]
         for node in nodes:
             if self._chance(0.8):
-                self._pool(GPU, f"pool-{node}", [{"nodeName": node}] * self._random.randint(1, 2))
+                self._pool(GPU, f"pool-{node}", [{"nodeName": node}] * self._random.randint(*self._size.slices))
         if self._chance(0.7):
             self._pool(NIC, "fabric", [self._place(nodes) for _ in range(self._random.randint(1, 3))])
         for driver in (GPU, NIC):
@@ -55,7 +76,7 @@ class _Draw:
         allocations = DeviceAllocations(self._objects)
         for number in range(self._random.randint(0, 5)):
             self._allocated_claim(f"used-{number}", self._one(nodes), allocations)
-        pods = [self._new_pod(f"new-{number}") for number in range(self._random.randint(1, 3))]
+        pods = [self._new_pod(f"new-{number}") for number in range(self._random.randint(*self._size.pods))]
         return Case(seed, self._objects, pods)
 
     # -- values --------------------------------------------------------------------------------------------------------
@@ -224,13 +245,17 @@ class _Draw:
 
     def _new_pod(self, name: str) -> Object:
         claims = []
-        for number in range(self._one((1, 1, 2))):
+        for number in range(self._one(self._size.claims)):
             if self._claims and self._chance(0.15):
                 claims.append(self._one(self._claims))
+                continue
+            if self._size.shared and self._open_claims and self._chance(self._size.shared):
+                claims.append(self._one(self._open_claims))
                 continue
             claims.append(f"{name}-{number}")
             if self._chance(0.98):
                 self._claim(claims[-1], self._devices_of_claim())
+                self._open_claims.append(claims[-1])
         return _pod(name, list(dict.fromkeys(claims)))
 
     def _devices_of_claim(self) -> Object:

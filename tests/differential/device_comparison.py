@@ -85,12 +85,12 @@ def _of_allocations(case: Case, claims: Mapping[str, Object], placements: Sequen
     allocations = DeviceAllocations(case.objects)
     for claim in claims.values():
         if "status" in claim:
-            allocations.add(map(_recorded, claim["status"]["allocation"]["devices"]["results"]))
+            allocations.add(map(recorded, claim["status"]["allocation"]["devices"]["results"]))
     for pod, placement in zip(case.pods, placements, strict=True):
         if placement.node is None:
             continue
         for name in {use["resourceClaimName"] for use in pod["spec"]["resourceClaims"]}:
-            results = [_result(grant) for grant in placement.grants if grant.claim == name]
+            results = [result_of(grant) for grant in placement.grants if grant.claim == name]
             if "status" in claims[name]:
                 problem = "an allocated claim gets devices" if results else ""
             else:
@@ -100,13 +100,13 @@ def _of_allocations(case: Case, claims: Mapping[str, Object], placements: Sequen
             allocations.add(results)
 
 
-def _recorded(result: Object) -> Result:
+def recorded(result: Object) -> Result:
     device = result["driver"], result["pool"], result["device"]
     shares = {name: Fraction(amount) for name, amount in result.get("consumedCapacity", {}).items()}
     return Result(result["request"], device, result.get("adminAccess", False), shares if "shareID" in result else None)
 
 
-def _result(grant: DeviceGrant) -> Result:
+def result_of(grant: DeviceGrant) -> Result:
     consumed = grant.consumed
     amounts = None if consumed is None else {name: Fraction(amount, 1000) for name, amount in consumed.items()}
     device = grant.device.driver, grant.device.pool, grant.device.name

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.system import projection, submission_races
+from tests.system import device_races, projection, submission_races
 from tests.system.processes import ROOT, python
 
 
@@ -336,6 +336,7 @@ HANDLERS = {
         race_rate,
         race_quota,
         race_namespace,
+        *device_races.HANDLERS,
         *submission_races.HANDLERS,
         *projection.HANDLERS,
     )

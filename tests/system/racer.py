@@ -22,14 +22,10 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
     from hetsched.placement.lifecycle import State
     from hetsched.placement.models import Pod
     from hetsched.scheduling import scheduling_loop, worker_host
-    from hetsched.scheduling.leases import Lease, leading
     from tests.builders import a_pod
     from tests.situations import submitted
 
-    leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
-    leading.renew = lambda lease: True  # type: ignore[assignment]
-    leading.release = lambda lease: None  # type: ignore[assignment]
-    worker_host.LONGEST_REST_SECONDS = 0.0  # without backoff, because a worker that backs off does not race
+    lead_always()
     draw, cluster = random.Random(seed), Cluster.objects.get()
     done: dict[str, Any] = {"submitted": 0, "decided": 0, "released": 0, "conflicts": 0, "errors": []}
     recorded = scheduling_loop.record
@@ -69,6 +65,17 @@ def race(seed: int, seconds: float) -> dict[str, Any]:
         except Exception as error:
             done["errors"].append(repr(error)[:300])
     return done
+
+
+def lead_always() -> None:
+    """Let this process act as leader of every cluster, without pauses, because a worker that pauses does not race."""
+    from hetsched.scheduling import worker_host
+    from hetsched.scheduling.leases import Lease, leading
+
+    leading.take = lambda cluster_id, holder: Lease(cluster_id, _epoch(cluster_id))  # type: ignore[assignment]
+    leading.renew = lambda lease: True  # type: ignore[assignment]
+    leading.release = lambda lease: None  # type: ignore[assignment]
+    worker_host.LONGEST_REST_SECONDS = 0.0
 
 
 def _epoch(cluster_id: int) -> int:
