@@ -23,8 +23,7 @@ from tests.differential.device_clusters import draw_contended_devices
 from tests.system.racer import lead_always
 
 MOST_PODS = 50  # before those are removed that fit on no node
-BATCH = 30  # pods of a sample; larger ones are lost to other processes too often
-IDLE_SECONDS = 60
+BATCH = 10  # pods of a sample; larger ones are lost to other processes too often
 # Faults that the check must find: no protection by revisions, and no protection at all.
 WITHOUT_COMPARISON, WITHOUT_INDEX = "comparison", "index"
 
@@ -47,11 +46,8 @@ def add_race(seed: int, fault: str = "") -> str:
     return import_cluster(content, name=f"devices-{seed}", kind="offline", actor=SYSTEM).name
 
 
-def race_claims(cluster: str, seed: int, claims: int, fault: str = "") -> dict[str, int]:
-    """Place and release pods until `claims` claims got devices; return counts.
-
-    Raises: TimeoutError if no claim gets devices for a minute.
-    """
+def race_claims(cluster: str, seed: int, seconds: float, fault: str = "") -> dict[str, int]:
+    """Place and release pods for `seconds`; return counts."""
     from hetsched.inventory.models import Cluster
     from hetsched.placement import actions
     from hetsched.placement.lifecycle import State
@@ -66,8 +62,8 @@ def race_claims(cluster: str, seed: int, claims: int, fault: str = "") -> dict[s
     loop = SchedulingLoop(WorkerHost(pk), pk, cluster, BATCH)
     if fault:
         _ignore_revisions()
-    last, at = 0, time.monotonic()
-    while counts["claims"] < claims:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         try:
             lease = leading.take(pk, "race")
             assert lease is not None
@@ -79,10 +75,6 @@ def race_claims(cluster: str, seed: int, claims: int, fault: str = "") -> dict[s
                 counts["released"] += len(some)
         except actions.Conflict:
             counts["conflicts"] += 1
-        if counts["claims"] > last:
-            last, at = counts["claims"], time.monotonic()
-        if time.monotonic() > at + IDLE_SECONDS:
-            raise TimeoutError(f"no claim of {cluster} got devices for {IDLE_SECONDS} s: {dict(counts)}")
     return dict(counts)
 
 
