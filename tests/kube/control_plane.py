@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
-VERSION = "1.36.3"
+VERSION = "1.37.2"
 # Other versions of the API server, and the folders of the modules that pin them. `matrix.py` runs tests on all of them.
-OTHERS = {version: HERE / "versions" / version.rpartition(".")[0] for version in ("1.34.4", "1.35.4", "1.37.2")}
+OTHERS = {version: HERE / "versions" / version.rpartition(".")[0] for version in ("1.34.4", "1.35.4", "1.36.3")}
 API_SERVER = os.environ.get("HETSCHED_TEST_KUBERNETES") or VERSION
 HELM_VERSION = "3.21.4"
 KUBERNETES = ("kube-apiserver", "kube-scheduler", "kubectl", "kubelet")

@@ -186,12 +186,12 @@ func newKubelet(node *node) (*kubelet, error) {
 	}
 	options := &node.Kubelet
 	found := &kubelet{}
-	found.topology, err = topologymanager.NewManager(machine.Topology, options.TopologyPolicy, options.TopologyScope,
+	found.topology, err = topologymanager.NewManager(logger, machine.Topology, options.TopologyPolicy, options.TopologyScope,
 		options.TopologyOptions)
 	if err != nil {
 		return nil, err
 	}
-	if found.devices, err = devicemanager.NewManagerImpl(machine.Topology, found.topology); err != nil {
+	if found.devices, err = devicemanager.NewManagerImpl(logger, machine.Topology, found.topology); err != nil {
 		return nil, err
 	}
 	found.topology.AddHintProvider(logger, found.devices)
@@ -262,10 +262,10 @@ func (kubelet *kubelet) admit(raw []byte) (found admission) {
 	}
 	// The kubelet lists a pod as active while it admits the pod.
 	kubelet.setActive(append(slices.Clone(others), pod))
-	attributes := &lifecycle.PodAdmitAttributes{Pod: pod, OtherPods: others}
+	attributes := &lifecycle.PodAdmitAttributes{Pod: pod, OtherPods: others, Operation: lifecycle.AddOperation}
 	// As in the kubelet (pkg/kubelet/kubelet.go), the predicates see the devices that the pod has received.
 	for _, handler := range []lifecycle.PodAdmitHandler{kubelet.topology, kubelet.predicates} {
-		if result := handler.Admit(attributes); !result.Admit {
+		if result := handler.Admit(context.Background(), attributes); !result.Admit {
 			kubelet.setActive(others)
 			return admission{Reason: result.Reason, Message: result.Message}
 		}
@@ -287,10 +287,10 @@ func (kubelet *kubelet) assigned(pod *v1.Pod, container string) assignment {
 			found.Devices[resource] = append(found.Devices[resource], device)
 		}
 	}
-	for _, one := range kubelet.memory.GetMemory(uid, container) {
+	for _, one := range kubelet.memory.GetMemory(klog.Background(), uid, container) {
 		found.Memory = append(found.Memory, block{string(one.Type), one.NUMAAffinity, one.Size})
 	}
-	if affinity := kubelet.topology.GetAffinity(uid, container).NUMANodeAffinity; affinity != nil {
+	if affinity := kubelet.topology.GetAffinity(klog.Background(), uid, container).NUMANodeAffinity; affinity != nil {
 		found.Affinity = affinity.GetBits()
 	}
 	return found

@@ -182,21 +182,31 @@ func newJudge(ctx context.Context, objects []runtime.Object) (*judge, error) {
 	slices, err := resourceslicetracker.StartTracker(ctx, resourceslicetracker.Options{
 		EnableDeviceTaintRules: true, EnableConsumableCapacity: true, KubeClient: client,
 		SliceInformer: factory.Resource().V1().ResourceSlices(),
-		TaintInformer: factory.Resource().V1beta2().DeviceTaintRules(),
-		ClassInformer: factory.Resource().V1().DeviceClasses(),
+		TaintInformer: factory.Resource().V1().DeviceTaintRules(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, slices.Stop)
 	allocations := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{})
+	// The framework creates the plugins; a second instance would add its indexers to the shared informers again.
+	created := map[string]fwk.Plugin{}
 	registry := plugins.NewInTreeRegistry()
+	for name, create := range registry {
+		registry[name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+			plugin, err := create(ctx, args, handle)
+			created[name] = plugin
+			return plugin, err
+		}
+	}
+	snapshot := internalcache.NewSnapshot(placed, nodes)
 	scheduler, err := frameworkruntime.NewFramework(ctx, registry, profile,
 		frameworkruntime.WithClientSet(client),
 		frameworkruntime.WithInformerFactory(factory),
 		frameworkruntime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, slices, factory)),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
-		frameworkruntime.WithSnapshotSharedLister(internalcache.NewSnapshot(placed, nodes)),
+		frameworkruntime.WithSnapshotSharedLister(snapshot),
+		frameworkruntime.WithMutableSnapshotLister(snapshot),
 		frameworkruntime.WithPodNominator(noNominations{}),
 		frameworkruntime.WithParallelism(1),
 	)
@@ -204,15 +214,8 @@ func newJudge(ctx context.Context, objects []runtime.Object) (*judge, error) {
 		return nil, err
 	}
 	found := &judge{scheduler: scheduler}
-	args := map[string]runtime.Object{}
-	for _, one := range profile.PluginConfig {
-		args[one.Name] = one.Args
-	}
 	for _, enabled := range profile.Plugins.MultiPoint.Enabled {
-		plugin, err := registry[enabled.Name](ctx, args[enabled.Name], scheduler)
-		if err != nil {
-			return nil, err
-		}
+		plugin := created[enabled.Name]
 		if preemption, ok := plugin.(*defaultpreemption.DefaultPreemption); ok {
 			found.preemption = preemption
 		} else if gates, ok := plugin.(*schedulinggates.SchedulingGates); ok {
