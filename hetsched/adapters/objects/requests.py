@@ -5,16 +5,16 @@ R(c) are the requests of container c (limits replace missing requests),
     request = max(sum R(containers) + sum R(sidecars), max over init i of (R(i) + sum R(sidecars before i))) + overhead,
 and pod-level resources replace this sum for the resources that they state. For scoring, a container without a CPU or
 memory request is treated as if it requested 100m or 200Mi. Every pod requests one `pods`. Sidecars keep their
-resources; other init containers release theirs to the next one. During an in-place resize, the request of a container,
-a sidecar or the pod level is the maximum of its spec, the resources that the kubelet allocated and the resources that
-the kubelet actuated. If the kubelet reports the resize as infeasible, the spec is ignored.
-Source: k8s.io/component-helpers resource.PodRequests with UseStatusResources; pkg/scheduler/util/pod_resources.go;
-pkg/apis/core/helper/qos.
+resources; other init containers release theirs to the next one. During an in-place resize, the request
+of the pod is the maximum of three sums: its spec, the resources that the kubelet allocated and the resources that the
+kubelet actuated. If the kubelet reports the resize as infeasible, the spec is ignored.
+Source: k8s.io/component-helpers resource.PodRequests with UseStatusResources (1.37);
+pkg/scheduler/util/pod_resources.go; pkg/apis/core/helper/qos.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -76,13 +76,18 @@ class _Container(msgspec.Struct, frozen=True):
 
 
 def is_resized(spec: FieldView, status: FieldView) -> bool:
-    """Return whether the requests in the kubelet's status differ from the spec.
+    """Return whether the kubelet's status changes the requests of the spec.
 
     The caller must already have validated both with `pod_amounts`.
     """
-    if _differ(spec.value, status):
+    if _differ(spec.value, status) or _resize_infeasible(status):
         return True
-    reported = [view for group in _STATUSES for view in status.views(group) if "resources" in view]
+    reported = [
+        view
+        for group in _STATUSES
+        for view in status.views(group)
+        if "resources" in view or "allocatedResources" in view
+    ]
     if not reported:
         return False
     containers = [container or {} for group in _GROUPS for container in spec.value.get(group) or ()]
@@ -92,11 +97,12 @@ def is_resized(spec: FieldView, status: FieldView) -> bool:
 
 
 def _differ(stated: dict[str, Any], reported: FieldView) -> bool:
-    if "resources" not in reported:
+    if "resources" not in reported and "allocatedResources" not in reported:
         return False
     requests = (stated.get("resources") or {}).get("requests") or {}
-    actual = reported.view("resources").value.get("requests") or {}
-    return bool(actual != requests or (reported.value.get("allocatedResources") or requests) != requests)
+    allocated = reported.value.get("allocatedResources") or requests
+    actual = (reported.view("resources").value.get("requests") or {}) if "resources" in reported else allocated
+    return bool(actual != requests or allocated != requests)
 
 
 def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = None) -> PodAmounts:
@@ -112,10 +118,8 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
         spec.fail(Message("may have at most {n} containers", n=MAX_CONTAINERS), "containers", code="TooManyContainers")
     whole = _container(spec) if "resources" in spec else None
     resize = _Resize(status)
-    own = [resize.of(c) for c in containers]
-    before = [(resize.of(c) if c.sidecar else c.requests, c.sidecar) for c in init]
-    total = _effective(own, before)
-    nonzero = _effective(map(_scored, own), [(_scored(requests), sidecar) for requests, sidecar in before])
+    total = resize.of_containers(containers, init)
+    nonzero = resize.of_containers(containers, init, _scored)
     if whole is not None:
         requests = resize.of_pod(_stated_requests(spec))
         stated = {r: amount for r, amount in whole.limits.items() if r not in total} | requests
@@ -142,8 +146,8 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
     ]
     return PodAmounts(
         requests=tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
-        nonzero_cpu_millis=nonzero[CPU] + overhead.get(CPU, 0),
-        nonzero_memory_bytes=nonzero[MEMORY] + overhead.get(MEMORY, 0),
+        nonzero_cpu_millis=nonzero.get(CPU, 0) + overhead.get(CPU, 0),
+        nonzero_memory_bytes=nonzero.get(MEMORY, 0) + overhead.get(MEMORY, 0),
         qos=qos,
         containers=tuple(demand for _, demand in aligned),
         container_names=tuple(name or "main" for name, _ in aligned),
@@ -151,34 +155,72 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
 
 
 class _Resize:
-    """In-place resizes of a pod as the kubelet reports them; empty if the pod has no status."""
+    """In-place resizes of a pod as the kubelet reports them; empty if the pod has no status.
+
+    The stated, allocated and actual requests are summed up for the whole pod, and the largest sum counts.
+    Source: kubernetes component-helpers resource/helpers.go (1.37).
+    """
 
     def __init__(self, status: FieldView | None) -> None:
         self._status = FieldView({}) if status is None else status
-        self._containers = {
-            view.text("name"): view for group in _STATUSES for view in self._status.views(group) if "resources" in view
-        }
-        pending = (c for c in self._status.views("conditions") if c.text("type") == "PodResizePending")
-        self._infeasible = any(condition.text("reason") == "Infeasible" for condition in pending)
+        self._containers = {view.text("name"): view for group in _STATUSES for view in self._status.views(group)}
+        self._infeasible = _resize_infeasible(self._status)
 
-    def of(self, container: _Container) -> Amounts:
-        """Return the effective requests of a container or sidecar."""
-        reported = self._containers.get(container.name)
-        return container.requests if reported is None else self._largest(container.requests, reported)
+    def of_containers(
+        self,
+        containers: Sequence[_Container],
+        init: Sequence[_Container],
+        completed: Callable[[Amounts], Amounts] = lambda requests: requests,
+    ) -> Amounts:
+        """Return the effective requests of all containers; `completed` changes the requests of each container."""
+
+        def total(requests_of: Callable[[_Container], Amounts]) -> Amounts:
+            before = [(completed(requests_of(c)), c.sidecar) for c in init]
+            return _effective([completed(requests_of(c)) for c in containers], before)
+
+        stated = {} if self._infeasible else total(lambda container: container.requests)
+        if "allocatedResources" in self._status and "requests" in self._status.view("resources"):
+            return _largest(stated, *self._of_status())
+        if self._containers or self._infeasible:
+            return _largest(stated, total(self._allocated), total(self._actual))
+        return stated
 
     def of_pod(self, stated: Amounts) -> Amounts:
-        """Return the effective pod-level requests, limited to the resources that the pod level states."""
-        if "resources" not in self._status:
+        """Return the effective pod-level requests; resources without support at the pod level only as stated."""
+        if not stated or "resources" not in self._status:
             return stated
-        largest = self._largest(stated, self._status)
-        return {resource: largest.get(resource, 0) for resource in stated}
+        largest = _largest({} if self._infeasible else stated, *self._of_status())
+        return {
+            resource: amount for resource, amount in largest.items() if resource in stated or _is_pod_level(resource)
+        }
 
-    def _largest(self, stated: Amounts, reported: FieldView) -> Amounts:
-        found = dict({} if self._infeasible else stated)
-        for amounts in (reported.view("resources").amounts("requests"), reported.amounts("allocatedResources")):
-            for resource, amount in amounts.items():
-                found[resource] = max(amount, found.get(resource, 0))
-        return found
+    def _of_status(self) -> tuple[Amounts, Amounts]:
+        return self._status.amounts("allocatedResources"), self._status.view("resources").amounts("requests")
+
+    def _allocated(self, container: _Container) -> Amounts:
+        reported = self._containers.get(container.name)
+        if reported is not None and "allocatedResources" in reported:
+            return reported.amounts("allocatedResources")
+        return {} if self._infeasible else container.requests
+
+    def _actual(self, container: _Container) -> Amounts:
+        reported = self._containers.get(container.name)
+        if reported is not None and "requests" in (resources := reported.view("resources")):
+            return resources.amounts("requests")
+        return self._allocated(container)
+
+
+def _resize_infeasible(status: FieldView) -> bool:
+    pending = (c for c in status.views("conditions") if c.text("type") == "PodResizePending")
+    return any(condition.text("reason") == "Infeasible" for condition in pending)
+
+
+def _largest(*sums: Amounts) -> Amounts:
+    found: Amounts = {}
+    for amounts in sums:
+        for resource, amount in amounts.items():
+            found[resource] = max(amount, found.get(resource, 0))
+    return found
 
 
 def _is_pod_level(resource: str) -> bool:

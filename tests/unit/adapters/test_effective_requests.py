@@ -186,6 +186,8 @@ def resized(
     conditions = f"[{{type: PodResizePending, status: 'True', reason: {pending}}}]" if pending else "[]"
     text = pod_text(f"nodeName: n1\n{lists}\n{more}")
     text += f"status:\n  conditions: {conditions}\n  {group}Statuses: [{status}]\n"
+    if group == "initContainer":
+        text += "  containerStatuses: [{name: other, allocatedResources: {cpu: 1}}]\n"
     (found,) = content(text).running
     return found.shape.request("cpu")
 
@@ -223,6 +225,14 @@ def test_in_place_resize_does_not_change_an_equal_pod() -> None:
     status = "status: {containerStatuses: [{name: c, allocatedResources: {cpu: 4}, resources: {requests: {cpu: 4}}}]}\n"
     found = content(f"{one}{status}---\n{one.replace('name: one', 'name: two')}").running
     assert [(p.name, p.shape.request("cpu")) for p in found] == [("one", 4000), ("two", 1000)]
+
+
+def test_in_place_resize_compares_the_sums_of_all_containers() -> None:
+    shrinks, grows = "{name: a, resources: {requests: {cpu: 1}}}", "{name: b, resources: {requests: {cpu: 3}}}"
+    text = pod_text(f"nodeName: n1\ncontainers: [{shrinks}, {grows}]")
+    allocated = "{name: a, allocatedResources: {cpu: 3}}, {name: b, allocatedResources: {cpu: 1}}"
+    (found,) = content(f"{text}status: {{containerStatuses: [{allocated}]}}\n").running
+    assert found.shape.request("cpu") == 4000
 
 
 def test_scoring_counts_resized_requests() -> None:
