@@ -189,7 +189,7 @@ class _Draw:
         if self._chance(0.5):
             selector["device"] = self._one(("d0", "d1"))
         spec = {"deviceSelector": selector, "taint": self._taint()}
-        self._add("DeviceTaintRule", name, spec, "resource.k8s.io/v1beta2")
+        self._add("DeviceTaintRule", name, spec, "resource.k8s.io/v1")
 
     # -- claims --------------------------------------------------------------------------------------------------------
 

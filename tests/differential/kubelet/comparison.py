@@ -19,7 +19,10 @@ from .admissions import OUT_OF_RESOURCES, Admission, Kubelet
 BUSY_CPUS = "BusyCpus"
 RESERVED_PART = "ReservedPartOfCpu"
 PART_OF_GROUP = "PartOfMemoryGroup"
-INTENDED = (BUSY_CPUS, RESERVED_PART, PART_OF_GROUP)
+SOCKET_FIRST = "SocketFirst"
+INTENDED = (BUSY_CPUS, RESERVED_PART, PART_OF_GROUP, SOCKET_FIRST)
+# The CPU manager's options whose combination Kubernetes 1.37 changed.
+_SOCKET_FIRST_OPTIONS = ("align-by-socket", "distribute-cpus-across-numa")
 
 
 def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
@@ -43,11 +46,9 @@ def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
             return
         kind, text = _difference(node, their, our)
         if kind:
-            part = our.reason == OUT_OF_RESOURCES and node["kubelet"]["reservedMillis"] % 1000
-            group = (
-                ended and kind in ("reason", "memory") and any(len(one) > 1 for one in set().union(*blocks.values()))
-            )
-            name = RESERVED_PART if part else PART_OF_GROUP if group else ""
+            # Memory of a group of NUMA nodes that has ended leaves free memory in an unknown part of the group.
+            freed = ended and any(len(zones) > 1 for zones in set().union(*blocks.values()))
+            name = _intended(node["kubelet"], our, kind, freed=freed)
             yield Difference(pod, f"{pod['metadata']['name']}: {text}", name, kind)
             return
         running[pod["metadata"]["name"]] = their.cpus
@@ -55,6 +56,16 @@ def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
         ended = ended or bool(their.memory and pod["spec"].get("initContainers"))
     if theirs.hangs:
         yield Difference(case.pods[len(theirs.pods)], "the kubelet does not answer", kind="answer")
+
+
+def _intended(options: Object, ours: Admission, kind: str, *, freed: bool) -> str:
+    """Return the name of an intended difference, empty if the difference is unexplained."""
+    if ours.reason == OUT_OF_RESOURCES and options["reservedMillis"] % 1000:
+        return RESERVED_PART
+    if freed and kind in ("reason", "memory"):
+        return PART_OF_GROUP
+    socket_first = all(options["cpuOptions"].get(option) == "true" for option in _SOCKET_FIRST_OPTIONS)
+    return SOCKET_FIRST if kind == "CPUs" and socket_first else ""
 
 
 def _difference(node: Object, theirs: Admission, ours: Admission) -> tuple[str, str]:
