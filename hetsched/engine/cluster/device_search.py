@@ -8,7 +8,7 @@ Source: kube-scheduler's structured allocator (first fit, depth first, at most 3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hetsched.contracts.objects.allocation import DeviceGrant
@@ -108,7 +108,9 @@ class DeviceSearch:
         means, devices = self._matching(wish), self._known.devices
         there = [devices[index] for index in self._indexes if index in means]
         if wish.all:
-            there = [device for device in there if self._has_capacity(wish, device, ())]
+            # A device whose free capacity is too small prevents the request (kube-scheduler since 1.37); a device that
+            # is too small without shares is left out.
+            there = [device for device in there if _has_capacity(wish, device)]
         free = [device for device in there if self._is_usable(wish, claim, device)]
         if wish.all:
             whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._known.incomplete
@@ -123,7 +125,9 @@ class DeviceSearch:
             return False
         if not self._ignore_taints and repelling(wish.tolerations, device.taints) is not None:
             return False
-        return self._has_capacity(wish, device, self._chosen)
+        shares = [self._usage.shares.get(device.id, {})]
+        shares += [choice.consumed for choice in self._chosen if choice.consumed and choice.device.id == device.id]
+        return _has_capacity(wish, device, shares)
 
     def _is_free(self, wish: DeviceWish, claim: ResourceClaim, device: Device) -> bool:
         chosen = [] if device.shared else [choice for choice in self._chosen if choice.device.id == device.id]
@@ -132,20 +136,6 @@ class DeviceSearch:
         if not device.shared and device.id in self._usage.shares:
             return False
         return not chosen and device.id not in self._usage.exclusive
-
-    def _has_capacity(self, wish: DeviceWish, device: Device, chosen: Sequence[_Choice]) -> bool:
-        """Return whether the capacity suffices for the request in addition to all shares and the chosen ones."""
-        if not device.shared and not wish.capacity:
-            return True
-        consumed = consumption(device, wish)
-        if consumed is None:
-            return False
-        shares = [self._usage.shares.get(device.id, {})]
-        shares += [choice.consumed for choice in chosen if choice.consumed and choice.device.id == device.id]
-        return all(
-            amount + sum(share.get(name, 0) for share in shares) <= device.capacity[name].value
-            for name, amount in consumed.items()
-        )
 
     # -- choice of devices -----------------------------------------------------------------------------------------
 
@@ -226,6 +216,19 @@ def _value(constraint: AttributeConstraint, choice: _Choice) -> tuple[type, bool
     if value is None:
         return None
     return type(value), constraint.attribute in choice.device.versions, value
+
+
+def _has_capacity(wish: DeviceWish, device: Device, shares: Sequence[Mapping[str, int]] = ()) -> bool:
+    """Return whether the capacity suffices for the request in addition to the shares."""
+    if not device.shared and not wish.capacity:
+        return True
+    consumed = consumption(device, wish)
+    if consumed is None:
+        return False
+    return all(
+        amount + sum(share.get(name, 0) for share in shares) <= device.capacity[name].value
+        for name, amount in consumed.items()
+    )
 
 
 def _grant(choice: _Choice) -> DeviceGrant:
