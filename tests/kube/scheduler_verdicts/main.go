@@ -20,6 +20,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
@@ -81,6 +82,11 @@ func (noNominations) NominatedPodsForNode(string) []fwk.PodInfo                 
 func main() {
 	klog.SetOutput(os.Stderr)
 	metrics.Register()
+	// Since 1.37, the API server sets the requests of pods with pod-level limits after admission, outside the defaults.
+	if err := utilfeature.DefaultMutableFeatureGate.Set("PodLevelResourcesFixDefaulting=false"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	reader := bufio.NewScanner(os.Stdin)
 	reader.Buffer(make([]byte, 1<<20), maxLine)
 	writer := json.NewEncoder(os.Stdout)
