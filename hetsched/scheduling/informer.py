@@ -17,21 +17,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 from django.conf import settings
 from django.db import Error as DatabaseError
-from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api, Resource
 from hetsched.adapters.kubernetes.informer_store import InformerStore
-from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
-from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, RESTRICTIVE, SCHEDULING_POLICIES
+from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
+from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.message import shortened
 from hetsched.contracts.objects.observed import Changes
 from hetsched.inventory.models import Node, Sync
-from hetsched.inventory.node_events import STALE
 from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import counters
 from hetsched.placement import dispatch
@@ -47,6 +45,7 @@ from hetsched.scheduling.leases import Lease, following
 from .arrival_buffer import ArrivalBuffer
 from .arrivals import PlacedBatch
 from .informer_host import InformerHost
+from .resource_watches import ResourceWatches
 
 _NODE = b'"nodeName":'  # the JSON of a pod contains this key once the pod is assigned to a node
 COLLECT_SECONDS = 0.05
@@ -55,12 +54,9 @@ REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
 REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
-MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
 # cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
 iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
-
-ResourceEvent = tuple[Resource, Event]
 
 
 class Informer:
@@ -79,12 +75,10 @@ class Informer:
         self.ended = ended
         self._host = host
         self._busy = False
-        self._api = api
         self._is_leader = is_leader
-        self._resources = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
-        self._events: queue.Queue[ResourceEvent] = queue.Queue(maxsize=20_000)
         self._store = InformerStore()
-        self._sync_states: dict[Resource, _SyncState] = {resource: _SyncState() for resource in self._resources}
+        resources = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
+        self.watches = ResourceWatches(lease.cluster_id, api, ended, resources)
         self._lease_lost = False
         self._has_applied = False
         self._has_changes = False
@@ -103,41 +97,37 @@ class Informer:
         finally:
             with suppress(DatabaseError):
                 stop_batching_counts(self.lease.cluster_id)
-            self._lease_lost = True  # This ends the reflector threads, also after an exception.
+            self.watches.stop()
             if self._host is not None:
                 self._host.close()
         following.release(self.lease)
 
     def start(self) -> None:
-        """Start one reflector thread per resource."""
-        for resource in self._resources:
-            threading.Thread(
-                target=self._run_reflector, args=(resource,), name=f"watch {resource.plural}", daemon=True
-            ).start()
+        """Start to list and watch."""
+        self.watches.start()
 
     def iterate(self) -> None:
         """Collect events, write them, run one scheduling iteration, and renew the lease."""
         self._collect_events()
-        if self._has_applied or self._is_synced():
+        if self._has_applied or self.watches.is_synced():
             self._apply_policies()
             self._apply()
         self._release_orphans()
         if self._host is not None:
-            waiting = {"has_events": not self._events.empty(), "has_arrivals": bool(self._arrivals)}
+            waiting = {"has_events": not self.watches.events.empty(), "has_arrivals": bool(self._arrivals)}
             self._busy = self._may_decide() and self._host.iterate(**waiting)
             self._busy = self._busy or (bool(self._arrivals) and not self._host.is_saturated)
         now = iterated_at[self.lease.cluster_id] = time.monotonic()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now
-            # keep the flag if a reflector thread has set it in the meantime
-            self._lease_lost = not following.renew(self.lease) or self._lease_lost
-        if now - self._reported_at > REPORT_SECONDS and not self._lease_lost:
+            self._lease_lost = self._lease_lost or not following.renew(self.lease)
+        if now - self._reported_at > REPORT_SECONDS and not self._must_end:
             self._reported_at = now
             self._write_sync()
 
     def _may_decide(self) -> bool:
         """Return whether this process may schedule pods: it leads the cluster, and its data is in sync."""
-        return self._has_applied and not self._lease_lost and self._is_leader() and self._is_fresh()
+        return self._has_applied and not self._must_end and self._is_leader() and self.watches.is_fresh()
 
     def _release_orphans(self) -> None:
         """Release reservations of force-deleted pods when their grace periods end; a periodic task is the fallback.
@@ -145,38 +135,22 @@ class Informer:
         Each iteration releases a few of many due reservations.
         """
         now = time.monotonic()
-        if self._has_applied and not self._lease_lost and now - self._orphans_checked_at > RELEASE_SECONDS:
+        if self._has_applied and not self._must_end and now - self._orphans_checked_at > RELEASE_SECONDS:
             self._orphans_checked_at = now
             with suppress(Conflict, DatabaseError):
                 released = release_orphaned_pods(self.lease.cluster_id, rewrite_after=REWRITE_AFTER)
                 if released == RELEASED_AT_ONCE:
                     self._orphans_checked_at -= RELEASE_SECONDS
 
-    def _is_ended(self) -> bool:
-        return self._lease_lost or self.ended.is_set()
+    @property
+    def _must_end(self) -> bool:
+        """Return True if this informer may not write any more, or misses the events of a resource."""
+        return self._lease_lost or self.watches.has_failed
 
-    def _sleep(self, seconds: float) -> None:
-        self.ended.wait(seconds)
+    def _is_ended(self) -> bool:
+        return self._must_end or self.ended.is_set()
 
     # -- reading -------------------------------------------------------------------------------------------------------
-
-    def _run_reflector(self, resource: Resource) -> None:
-        try:
-            self._queue_events(resource)
-        # Without this resource the store would become stale unnoticed, so restart the whole informer.
-        except Exception:
-            log.exception("reflector ended", cluster=self.lease.cluster_id, kind=resource.plural)
-            self._lease_lost = True
-
-    def _queue_events(self, resource: Resource) -> None:
-        reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._is_ended)
-        for event in reflector.events():
-            while not self._is_ended():
-                try:
-                    self._events.put((resource, event), timeout=1)
-                    break
-                except queue.Full:
-                    continue
 
     def _collect_events(self) -> None:
         """Feed the informer store with the events of the next `COLLECT_SECONDS`.
@@ -184,19 +158,19 @@ class Informer:
         While pods are pending, only the events that are queued already are collected.
         """
         until = time.monotonic() + COLLECT_SECONDS
-        only_queued = self._busy
+        only_queued, events = self._busy, self.watches.events
         for _ in range(MOST_EVENTS):
             remaining = 0.0 if only_queued else until - time.monotonic()
             try:
-                resource, event = self._events.get(timeout=remaining) if remaining > 0 else self._events.get_nowait()
+                resource, event = events.get(timeout=remaining) if remaining > 0 else events.get_nowait()
             except queue.Empty:
                 break
-            known = self._sync_states[resource].keys
+            known = self.watches.states[resource].keys
             if resource is PODS and isinstance(event, Deleted):
                 self._arrivals.note_deleted(event.key)
             elif resource is PODS and isinstance(event, Upserted) and event.key not in known:
                 self._arrivals.note_new(event.key)
-            self._sync_states[resource].note(event)
+            self.watches.states[resource].note(event)
             if isinstance(event, Upserted | Deleted):
                 if self._is_confirmation(resource, event):
                     continue
@@ -220,24 +194,11 @@ class Informer:
         self._store.skip(event)
         return True
 
-    def _is_synced(self) -> bool:
-        """Return True if every resource has synced, except optional resources that are not available."""
-        return all(known.synced_at is not None or known.may_lack(kind) for kind, known in self._sync_states.items())
-
-    def _is_fresh(self) -> bool:
-        """Return True if the API server responded for every required resource within `STALE`, like `is_synced`."""
-        since = timezone.now() - STALE
-        return all(
-            known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
-            for resource, known in self._sync_states.items()
-            if resource in REQUIRED
-        )
-
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _apply_policies(self) -> None:
         """Apply changed SchedulingPolicy objects before the pods that name them."""
-        known = self._sync_states.get(SCHEDULING_POLICIES)
+        known = self.watches.states.get(SCHEDULING_POLICIES)
         if known is None:
             return
         policies = self._store.take_policies()
@@ -269,7 +230,7 @@ class Informer:
                 self._complete_lists(changes)
             elif self._host is not None:
                 self._host.bindings.remove_confirmations(changes)
-            accepts = self._host is not None and not self._lease_lost and self._is_leader()
+            accepts = self._host is not None and not self._must_end and self._is_leader()
             changes.pods = self._arrivals.take(changes.pods, accepts=accepts)
             if (changes or not self._has_applied) and not self._write_until_committed(changes):
                 return
@@ -329,8 +290,8 @@ class Informer:
         rows = Pod.objects.filter(cluster_id=cluster_id, state__in=states).exclude(origin__in=Pod.NOWHERE)
         pods = {f"{namespace}/{name}" for namespace, name in rows.values_list("namespace", "name")}
         return (
-            sorted(nodes - self._sync_states[NODES].keys),
-            sorted(pods - self._sync_states[PODS].keys),
+            sorted(nodes - self.watches.states[NODES].keys),
+            sorted(pods - self.watches.states[PODS].keys),
         )
 
     def _write_sync(self) -> None:
@@ -350,7 +311,7 @@ class Informer:
                 reason=shortened(known.reason, 500),
                 quarantined=tuple(item for item in quarantined if item.kind == resource.plural)[:20],
             )
-            for resource, known in self._sync_states.items()
+            for resource, known in self.watches.states.items()
         ]
         columns = [
             "required", "epoch", "synced_at", "alive_at", "objects_count", "relists", "failures", "reason",
@@ -361,35 +322,3 @@ class Informer:
         )
         report_staleness(self.lease.cluster_id)
         counters.flush()
-
-
-class _SyncState:
-    """The sync state of one resource."""
-
-    def __init__(self) -> None:
-        self.keys: set[str] = set()
-        self.synced_at: datetime | None = None
-        self.alive_at: datetime | None = None
-        self.lists = 0
-        self.failures = self.status = 0
-        self.reason = ""
-
-    def may_lack(self, resource: Resource) -> bool:
-        """Return True for an optional resource that is not served, denied, or failing repeatedly."""
-        is_failing = self.failures >= MAX_OPTIONAL_FAILURES and resource not in RESTRICTIVE
-        return resource not in REQUIRED and (self.status in (403, 404) or is_failing)
-
-    def note(self, event: Event) -> None:
-        if isinstance(event, Upserted):
-            self.keys.add(event.key)
-        elif isinstance(event, Deleted):
-            self.keys.discard(event.key)
-        elif isinstance(event, Synced):
-            self.lists += 1
-            self.synced_at = timezone.now()
-        elif isinstance(event, Failed):
-            self.failures, self.reason, self.status = self.failures + 1, event.reason, event.status
-            return
-        elif isinstance(event, ServerResponded):
-            self.failures = self.status = 0
-        self.alive_at = datetime.now(UTC)  # without the lookup of a setting, because every event is noted

@@ -84,7 +84,7 @@ def test_a_link_that_falls_silent(api: Api, link: Link, followed: Informer, monk
     eventually(followed, lambda: states()["seen"] == "cancelled")
     link.silence()
     make_changes(api)
-    eventually(followed, lambda: followed._sync_states[PODS].failures > 0)
+    eventually(followed, lambda: followed.watches.states[PODS].failures > 0)
     link.restore()
     eventually(followed, lambda: states().get("late") == "running" and states()["runs"] == "cancelled")
     assert has_no_violations()
@@ -93,13 +93,13 @@ def test_a_link_that_falls_silent(api: Api, link: Link, followed: Informer, monk
 def test_an_api_server_that_is_killed_and_has_forgotten_history(
     plane: ControlPlane, api: Api, link: Link, followed: Informer
 ) -> None:
-    lists = followed._sync_states[PODS].lists
+    lists = followed.watches.states[PODS].lists
     link.cut()
     make_changes(api)
     kill_api_server(plane)
     link.restore()
     eventually(followed, is_caught_up)
-    assert followed._sync_states[PODS].lists > lists  # 410: only a list can find the events that the watch missed
+    assert followed.watches.states[PODS].lists > lists  # 410: only a list can find the events that the watch missed
     reservation = Reservation.objects.get(
         active=True, pod__origin=Pod.REMNANT
     )  # the informer did not see the end of `runs`

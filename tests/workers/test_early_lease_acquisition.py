@@ -34,7 +34,7 @@ def leads_at_the_first_write(
     assert lease is not None
     one = informer.Informer(lease, nothing, threading.Event(), kinds=[NODES, PODS], host=live)
     for kind in (NODES, PODS):
-        one._events.put((kind, Synced(0)))
+        one.watches.events.put((kind, Synced(0)))
     one.iterate()
     return led
 

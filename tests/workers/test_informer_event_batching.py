@@ -40,7 +40,7 @@ def waits_after(event: Event) -> int:
     lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
     host: Any = SimpleNamespace(bindings=Bindings())
     follower = Informer(lease, nothing, threading.Event(), host=host)
-    follower._events = news = News()
+    follower.watches.events = news = News()
     news.put((PODS, event))
     follower._collect_events()
     return news.waited

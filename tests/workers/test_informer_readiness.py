@@ -10,8 +10,9 @@ import pytest
 
 from hetsched.adapters.kubernetes.reflector import Failed, Synced
 from hetsched.adapters.kubernetes.resources import DEVICE_TAINT_RULES, NODES, OPTIONAL, PODS
-from hetsched.scheduling.informer import MAX_OPTIONAL_FAILURES, Informer
+from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.leases import following
+from hetsched.scheduling.resource_watches import MAX_OPTIONAL_FAILURES
 
 GPUS = OPTIONAL[0]
 
@@ -36,10 +37,10 @@ def an_informer(kinds: Any = (NODES, PODS, GPUS)) -> Informer:
 def test_optional_kind_is_waited_for_unless_unavailable(failures: list[int], begins: bool) -> None:
     follower = an_informer()
     for kind in (NODES, PODS):
-        follower._sync_states[kind].note(Synced(0))
+        follower.watches.states[kind].note(Synced(0))
     for status in failures:
-        follower._sync_states[GPUS].note(Failed("no", 1.0, status))
-    assert follower._is_synced() is begins
+        follower.watches.states[GPUS].note(Failed("no", 1.0, status))
+    assert follower.watches.is_synced() is begins
 
 
 @pytest.mark.parametrize(("status", "begins"), [(500, False), (404, True)])
@@ -47,18 +48,18 @@ def test_taint_rules_are_awaited_while_their_list_fails(status: int, begins: boo
     """Without the rules, devices that an administrator tainted would be allocated."""
     follower = an_informer((NODES, PODS, DEVICE_TAINT_RULES))
     for kind in (NODES, PODS):
-        follower._sync_states[kind].note(Synced(0))
+        follower.watches.states[kind].note(Synced(0))
     for _ in range(2 * MAX_OPTIONAL_FAILURES):
-        follower._sync_states[DEVICE_TAINT_RULES].note(Failed("no", 1.0, status))
-    assert follower._is_synced() is begins
+        follower.watches.states[DEVICE_TAINT_RULES].note(Failed("no", 1.0, status))
+    assert follower.watches.is_synced() is begins
 
 
 def test_a_required_kind_is_always_waited_for() -> None:
     follower = an_informer()
     for kind in (PODS, GPUS):
-        follower._sync_states[kind].note(Synced(0))
-    follower._sync_states[NODES].note(Failed("no", 1.0, 404))
-    assert not follower._is_synced()
+        follower.watches.states[kind].note(Synced(0))
+    follower.watches.states[NODES].note(Failed("no", 1.0, 404))
+    assert not follower.watches.is_synced()
 
 
 def test_ended_watch_of_a_kind_stops_the_informer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +67,9 @@ def test_ended_watch_of_a_kind_stops_the_informer(monkeypatch: pytest.MonkeyPatc
     follower._lease_checked_at -= 1000
 
     def renew(_: Any) -> bool:
-        follower._lease_lost = True  # set by the thread of that kind during the database query of this one
+        follower.watches.has_failed = True  # set by the thread of that kind during the database query of this one
         return True
 
     monkeypatch.setattr(following, "renew", renew)
     follower.iterate()
-    assert follower._lease_lost
+    assert follower._is_ended()

@@ -1,0 +1,118 @@
+"""Watches of a live cluster: one reflector thread per resource, one queue of their events, and the sync states.
+
+A consumer takes the events from `events` and notes each one in `states`, in one thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import structlog
+from django.utils import timezone
+
+from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, ServerResponded, Synced, Upserted
+from hetsched.adapters.kubernetes.resources import REQUIRED, RESTRICTIVE
+from hetsched.inventory.node_events import STALE
+
+MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
+_MOST_QUEUED = 20_000
+log = structlog.get_logger(__name__)
+
+ResourceEvent = tuple[Resource, Event]
+
+
+class SyncState:
+    """The sync state of one resource."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.synced_at: datetime | None = None
+        self.alive_at: datetime | None = None
+        self.lists = 0
+        self.failures = self.status = 0
+        self.reason = ""
+
+    def may_lack(self, resource: Resource) -> bool:
+        """Return True for an optional resource that is not served, denied, or failing repeatedly."""
+        is_failing = self.failures >= MAX_OPTIONAL_FAILURES and resource not in RESTRICTIVE
+        return resource not in REQUIRED and (self.status in (403, 404) or is_failing)
+
+    def note(self, event: Event) -> None:
+        """Record an event that is about to be processed."""
+        if isinstance(event, Upserted):
+            self.keys.add(event.key)
+        elif isinstance(event, Deleted):
+            self.keys.discard(event.key)
+        elif isinstance(event, Synced):
+            self.lists += 1
+            self.synced_at = timezone.now()
+        elif isinstance(event, Failed):
+            self.failures, self.reason, self.status = self.failures + 1, event.reason, event.status
+            return
+        elif isinstance(event, ServerResponded):
+            self.failures = self.status = 0
+        self.alive_at = datetime.now(UTC)  # without the lookup of a setting, because every event is noted
+
+
+class ResourceWatches:
+    """The reflectors of one cluster, until `ended` is set or `stop` is called."""
+
+    def __init__(self, cluster_id: int, api: Api, ended: threading.Event, resources: Sequence[Resource]) -> None:
+        self.events: queue.Queue[ResourceEvent] = queue.Queue(maxsize=_MOST_QUEUED)
+        self.states = {resource: SyncState() for resource in resources}
+        self.has_failed = False  # a reflector thread ended by an unexpected error
+        self._cluster_id = cluster_id
+        self._api = api
+        self._ended = ended
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Start one reflector thread per resource."""
+        for resource in self.states:
+            name = f"watch {resource.plural}"
+            threading.Thread(target=self._run_reflector, args=(resource,), name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """End the reflector threads; a thread in a watch ends with the next data of the server."""
+        self._is_stopped = True
+
+    def is_synced(self) -> bool:
+        """Return True if every resource has synced, except optional resources that are not available."""
+        return all(known.synced_at is not None or known.may_lack(kind) for kind, known in self.states.items())
+
+    def is_fresh(self) -> bool:
+        """Return True if the API server responded for every required resource within `STALE`, like `is_synced`."""
+        since = timezone.now() - STALE
+        return all(
+            known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
+            for resource, known in self.states.items()
+            if resource in REQUIRED
+        )
+
+    def _has_ended(self) -> bool:
+        return self._is_stopped or self._ended.is_set()
+
+    def _sleep(self, seconds: float) -> None:
+        self._ended.wait(seconds)
+
+    def _run_reflector(self, resource: Resource) -> None:
+        try:
+            self._queue_events(resource)
+        # Without this resource the store would become stale unnoticed, so the consumer must start again.
+        except Exception:
+            log.exception("reflector ended", cluster=self._cluster_id, kind=resource.plural)
+            self.has_failed = True
+
+    def _queue_events(self, resource: Resource) -> None:
+        reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._has_ended)
+        for event in reflector.events():
+            while not self._has_ended():
+                try:
+                    self.events.put((resource, event), timeout=1)
+                    break
+                except queue.Full:
+                    continue
