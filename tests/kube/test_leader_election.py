@@ -82,6 +82,27 @@ def test_released_lease_is_acquired_without_delay(api: Api) -> None:
     assert other.acquire(api, EPOCH) == ""
 
 
+def test_lease_that_was_released_during_the_acquisition_is_acquired(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The previous process of the installation releases the Lease between the read and the write of its successor."""
+    first, next_process = Election("first"), Election("first")
+    first.acquire(api, EPOCH)
+    get, reads = api.get, []
+
+    def get_before_release(path: str) -> bytes:
+        body: bytes = get(path)
+        reads.append(path)
+        if len(reads) == 1:
+            monkeypatch.setattr(api, "get", get)
+            first.step_down(api, EPOCH)
+            monkeypatch.setattr(api, "get", get_before_release)
+        return body
+
+    monkeypatch.setattr(api, "get", get_before_release)
+    assert next_process.acquire(api, EPOCH + 1) == ""
+    assert len(reads) == 2
+    assert next_process.is_held
+
+
 def test_later_process_takes_over_and_a_restored_copy_does_not(api: Api) -> None:
     assert Election("first").acquire(api, EPOCH) == ""
     assert Election("first").acquire(api, EPOCH + 1) == ""

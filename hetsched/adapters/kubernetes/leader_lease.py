@@ -30,6 +30,7 @@ DURATION_SECONDS = 15.0
 RENEW_SECONDS = 4.0
 # Safety margin before the Lease expires; it covers the duration of a call and a pause of the process.
 _MARGIN_SECONDS = 5.0
+_MOST_WRITES = 3
 _PATH = LEASES.path(namespace=NAMESPACE, name=NAME)
 
 
@@ -78,7 +79,19 @@ class Election:
         return self._clock() < self._until
 
     def acquire(self, api: Api, epoch: int) -> str:
-        """Acquire or renew the Lease. Return the other holder, or "" on success. Raises: ApiFailure."""
+        """Acquire or renew the Lease. Return the other holder, or "" on success. Raises: ApiFailure.
+
+        If another process writes the Lease in the meantime, read it again: during a handover, the previous process of
+        this installation releases the Lease.
+        """
+        for _ in range(_MOST_WRITES):
+            holder = self._acquire(api, epoch)
+            if holder is not None:
+                return holder
+        return "unknown (other processes updated the Lease first)"
+
+    def _acquire(self, api: Api, epoch: int) -> str | None:
+        """Acquire or renew the Lease once; return None if it was written since it was read."""
         asked = self._clock()
         try:
             found = _lease.decode(api.get(_PATH))
@@ -93,7 +106,7 @@ class Election:
         except ApiFailure as failure:
             if failure.status != 409:
                 raise
-            return "unknown (another installation updated the Lease first)"
+            return None
         self._until = asked + DURATION_SECONDS - _MARGIN_SECONDS
         return ""
 
