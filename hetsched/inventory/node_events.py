@@ -35,6 +35,18 @@ from .node_loads import write_columns
 STALE = timedelta(seconds=90)
 
 
+def has_definitions(cluster_id: int, definitions: ClusterContent) -> bool:
+    """Return True if these definitions are those of the cluster's row."""
+    return Cluster.objects.only("definitions").get(pk=cluster_id).definitions == _stored(definitions)
+
+
+def unchanged_nodes(cluster_id: int, reports: Collection[NodeReport]) -> set[str]:
+    """Return the names of the nodes whose rows were written from these reports; nothing is written."""
+    nodes = Node.objects.filter(cluster_id=cluster_id, gone=False, name__in=[report.name for report in reports])
+    known = {name: base or report for name, report, base in nodes.values_list("name", "report", "facts__base")}
+    return {report.name for report in reports if known.get(report.name) == report}
+
+
 class NodeChanges(NamedTuple):
     """Result of `apply_node_changes`: the nodes to publish again, and the kinds of changes that were made."""
 
@@ -51,7 +63,7 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
     if changes.definitions is not None:
         events |= _definition_events(cluster.definitions, changes.definitions)
         layout_changed = _part_of_layout(cluster.definitions) != _part_of_layout(changes.definitions)
-        cluster.definitions = msgspec.structs.replace(changes.definitions, nodes=(), running=(), pending=())
+        cluster.definitions = _stored(changes.definitions)
         cluster.inventory_revision = cluster.decisive_revision = cluster.definitions_revision = cluster.revision
         written = ["definitions", "definitions_revision", "inventory_revision", "decisive_revision"]
         cluster.save(update_fields=written)
@@ -85,6 +97,11 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
     if layout_changed or changed:
         recompute_totals(cluster, same_layout=not layout_changed, decisive=layout_changed or decisive or bool(leaving))
     return NodeChanges([*added, *changed], frozenset(events))
+
+
+def _stored(definitions: ClusterContent) -> ClusterContent:
+    """Return definitions as the cluster's row stores them: nodes and pods have rows of their own."""
+    return msgspec.structs.replace(definitions, nodes=(), running=(), pending=())
 
 
 def _definition_events(before: ClusterContent, after: ClusterContent) -> set[Event]:

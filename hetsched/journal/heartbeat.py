@@ -7,9 +7,12 @@ of the file.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from django.conf import settings
+
+WATCH_READY = "watch-ready"  # file of an informer process that has listed its clusters
 
 
 def beat(name: str) -> None:
@@ -20,6 +23,12 @@ def beat(name: str) -> None:
         file.touch()
     except OSError:
         return
+
+
+def clear(name: str) -> None:
+    """Remove the heartbeat file of this process, which a process before it may have left."""
+    with suppress(OSError):
+        _file(name).unlink()
 
 
 def _file(name: str) -> Path:

@@ -48,6 +48,7 @@ DELIVERIES = Metric(
     "Webhook delivery attempts: delivered, failed (retried), dead (no more retries).",
     ("outcome",),
 )
+STANDBY = Metric("hetsched_standby_reports", "Reports of warm standby informers, every 5 s.", ("cluster",))
 TICKS = Metric("hetsched_ticks", "Acquired slots of periodic tasks, by task.", ("work",))
 EVENTS_GIVEN_UP = Metric(
     "hetsched_outbox_given_up", "Live events that were discarded because the message store rejected them for too long."
@@ -67,6 +68,6 @@ GOLDENS = Metric(
 
 COUNTERS = (
     DECISIONS, REASONS, BATCHES, API_REQUESTS, FLUSHED, SHADOWS, KUBELET_REFUSALS, DELIVERIES, EVENTS_GIVEN_UP,
-    STALE_EPOCHS, READ_BACKS, TICKS,
+    STALE_EPOCHS, READ_BACKS, STANDBY, TICKS,
 )  # fmt: skip
 HISTOGRAMS = (DECISION_SECONDS, BINDING_SECONDS)

@@ -157,6 +157,8 @@ HETSCHED_FORCED_HOLD_SECONDS = ENV.number("HETSCHED_FORCED_HOLD_SECONDS", 120, l
 HETSCHED_LONGEST_HOLD_SECONDS = ENV.number("HETSCHED_LONGEST_HOLD_SECONDS", 3600, least=1, most=604_800)
 HETSCHED_MOST_HOLDS = ENV.number("HETSCHED_MOST_HOLDS", 20, least=0, most=10_000)
 HETSCHED_PLAN_SECONDS = ENV.number("HETSCHED_PLAN_SECONDS", 600, least=1, most=86_400)
+# Whether an informer process lists and watches the clusters that another process schedules, to take over faster.
+HETSCHED_STANDBY = ENV.flag("HETSCHED_STANDBY", default=True)
 HETSCHED_LEASE_SECONDS = ENV.number("HETSCHED_LEASE_SECONDS", 10, least=1, most=300)
 HETSCHED_SWEEP_SECONDS = ENV.number("HETSCHED_SWEEP_SECONDS", 5, least=1, most=60)
 # Interval of the checks of reservations and node loads; 0 disables the checks.

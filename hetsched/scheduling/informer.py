@@ -28,7 +28,7 @@ from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, OPTIONAL, PODS, REQUIRED, SCHEDULING_POLICIES
 from hetsched.contracts.message import shortened
-from hetsched.contracts.objects.observed import Changes
+from hetsched.contracts.objects.observed import Changes, Handover
 from hetsched.inventory.models import Node, Sync
 from hetsched.inventory.staleness import report_staleness
 from hetsched.journal import counters
@@ -45,7 +45,8 @@ from hetsched.scheduling.leases import Lease, following
 from .arrival_buffer import ArrivalBuffer
 from .arrivals import PlacedBatch
 from .informer_host import InformerHost
-from .resource_watches import ResourceWatches
+from .resource_watches import ResourceWatches, resource_name
+from .standby import Standby
 
 _NODE = b'"nodeName":'  # the JSON of a pod contains this key once the pod is assigned to a node
 COLLECT_SECONDS = 0.05
@@ -54,13 +55,14 @@ REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
 REPORT_SECONDS = 2.0
 MOST_CONFLICTS = 20
-# cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
-iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
 
 class Informer:
-    """Informer of one cluster, under one lease, until the lease is lost or the process ends."""
+    """Informer of one cluster, under one lease, until the lease is lost or the process ends.
+
+    With `standby`, it continues the watches of a standby that has caught up.
+    """
 
     def __init__(
         self,
@@ -70,46 +72,71 @@ class Informer:
         kinds: Sequence[Resource] | None = None,
         is_leader: Callable[[], bool] = lambda: True,
         host: InformerHost | None = None,
+        standby: Standby | None = None,
     ) -> None:
         self.lease = lease
         self.ended = ended
         self._host = host
         self._busy = False
         self._is_leader = is_leader
-        self._store = InformerStore()
-        resources = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
-        self.watches = ResourceWatches(lease.cluster_id, api, ended, resources)
+        self._standby = standby
+        if standby is None:
+            self._store = InformerStore()
+            resources = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
+            self.watches = ResourceWatches(lease.cluster_id, api, ended, resources)
+        else:
+            self._store, self.watches = standby.store, standby.watches
         self._lease_lost = False
-        self._has_applied = False
+        self.has_applied = False  # the first lists are in the rows
         self._has_changes = False
         self._arrivals = ArrivalBuffer()
         self._policies_listed = False
         self._lease_checked_at = self._reported_at = self._orphans_checked_at = time.monotonic()
 
     def run(self) -> None:
-        """Run until the lease is lost or the process ends."""
+        """Run until the lease is lost or the process ends; release the leases before the bindings in flight finish."""
         self.start()
         batch_counts(self.lease.cluster_id)
+        handover = None
         try:
             while not self._is_ended():
                 self.iterate()
                 publish_counts(self.lease.cluster_id)
+            handover = self._handover()
         finally:
+            self.watches.stop()
+            with suppress(DatabaseError):
+                self._release(handover)
             with suppress(DatabaseError):
                 stop_batching_counts(self.lease.cluster_id)
-            self.watches.stop()
             if self._host is not None:
                 self._host.close()
-        following.release(self.lease)
+
+    def _handover(self) -> Handover | None:
+        """Return the watch position of the rows, or None if some noted events are not in the rows."""
+        versions = self.watches.changed_versions()
+        if versions is None or self._must_end or self._has_changes or not self.has_applied:
+            return None
+        return Handover(self.lease.epoch, versions)
+
+    def _release(self, handover: Handover | None) -> None:
+        """Release the leases. The lease of the watch is last, because another process waits for it."""
+        if self._host is not None:
+            self._host.release_leadership()
+        following.release(self.lease, follower_handover=handover)
+        log.info(
+            "informer lease released", cluster=self.lease.cluster_id, epoch=self.lease.epoch, complete=bool(handover)
+        )
 
     def start(self) -> None:
-        """Start to list and watch."""
-        self.watches.start()
+        """Start to list and watch, unless the standby has started."""
+        if self._standby is None:
+            self.watches.start()
 
     def iterate(self) -> None:
         """Collect events, write them, run one scheduling iteration, and renew the lease."""
         self._collect_events()
-        if self._has_applied or self.watches.is_synced():
+        if self.has_applied or self.watches.is_synced():
             self._apply_policies()
             self._apply()
         self._release_orphans()
@@ -117,7 +144,7 @@ class Informer:
             waiting = {"has_events": not self.watches.events.empty(), "has_arrivals": bool(self._arrivals)}
             self._busy = self._may_decide() and self._host.iterate(**waiting)
             self._busy = self._busy or (bool(self._arrivals) and not self._host.is_saturated)
-        now = iterated_at[self.lease.cluster_id] = time.monotonic()
+        now = self.watches.note_iteration()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now
             self._lease_lost = self._lease_lost or not following.renew(self.lease)
@@ -127,7 +154,7 @@ class Informer:
 
     def _may_decide(self) -> bool:
         """Return whether this process may schedule pods: it leads the cluster, and its data is in sync."""
-        return self._has_applied and not self._must_end and self._is_leader() and self.watches.is_fresh()
+        return self.has_applied and not self._must_end and self._is_leader() and self.watches.is_fresh()
 
     def _release_orphans(self) -> None:
         """Release reservations of force-deleted pods when their grace periods end; a periodic task is the fallback.
@@ -135,7 +162,7 @@ class Informer:
         Each iteration releases a few of many due reservations.
         """
         now = time.monotonic()
-        if self._has_applied and not self._must_end and now - self._orphans_checked_at > RELEASE_SECONDS:
+        if self.has_applied and not self._must_end and now - self._orphans_checked_at > RELEASE_SECONDS:
             self._orphans_checked_at = now
             with suppress(Conflict, DatabaseError):
                 released = release_orphaned_pods(self.lease.cluster_id, rewrite_after=REWRITE_AFTER)
@@ -220,28 +247,36 @@ class Informer:
     def _apply(self) -> None:
         """Write the collected changes; place the arriving pods, or write them to the queue."""
         has_late_events = self._host is not None and self._host.bindings.has_unprocessed
-        if self._has_changes or has_late_events or not self._has_applied:
+        if self._has_changes or has_late_events or not self.has_applied:
             if self._host is not None:
                 for event in self._host.bindings.take_unprocessed():
                     self._store.feed_skipped(event)
-            changes = self._store.take()
+            changes = self._store.take() if self._standby is None else self._take_over(self._standby)
             self._has_changes = False
-            if not self._has_applied:
+            if not self.has_applied:
                 self._complete_lists(changes)
             elif self._host is not None:
                 self._host.bindings.remove_confirmations(changes)
             accepts = self._host is not None and not self._must_end and self._is_leader()
             changes.pods = self._arrivals.take(changes.pods, accepts=accepts)
-            if (changes or not self._has_applied) and not self._write_until_committed(changes):
+            if (changes or not self.has_applied) and not self._write_until_committed(changes):
                 return
-            if not self._has_applied:
-                self._has_applied = True
+            if not self.has_applied:
+                self.has_applied = True
                 # Exclude the listed objects from garbage collection: they are long-lived, and a collection of them
                 # takes longer than the processing of an event.
                 gc.freeze()
                 self._write_sync()
         if self._arrivals:
             self._place_arrivals()
+
+    def _take_over(self, standby: Standby) -> Changes:
+        """Return the changes that the previous informer did not write; pending pods among them are arriving pods."""
+        self._standby = None
+        changes = standby.take()
+        for pod in changes.pods:
+            self._arrivals.note_new(pod.key)
+        return changes
 
     def _complete_lists(self, changes: Changes) -> None:
         """Add the nodes and pods that were deleted while no informer ran, and exclude known pods from the arrivals."""
@@ -300,10 +335,10 @@ class Informer:
         rows = [
             Sync(
                 cluster_id=self.lease.cluster_id,
-                resource=f"{resource.plural}.{resource.group}".rstrip("."),
+                resource=resource_name(resource),
                 required=resource in REQUIRED,
                 epoch=self.lease.epoch,
-                synced_at=known.synced_at if self._has_applied and self._is_leader() else None,
+                synced_at=known.synced_at if self.has_applied and self._is_leader() else None,
                 alive_at=known.alive_at,
                 objects_count=len(known.keys),
                 relists=known.lists,

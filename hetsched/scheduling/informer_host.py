@@ -90,13 +90,23 @@ class InformerHost:
         """Acquire the leader lease if it is free."""
         self._has_lease(time.monotonic())
 
-    def close(self) -> None:
-        """Finish bindings in flight and release the leader lease."""
+    def release_leadership(self) -> None:
+        """Release the leader lease; nothing is decided any more, but bindings in flight continue.
+
+        Their reservations are committed, so another leader of this installation counts them and leaves the pods to the
+        bindings in flight for `binding_cycle.CLAIM_AFTER`.
+        """
         dispatch.route_to_workers(self._cluster.pk, dispatch.SCHEDULE)
         dispatch.route_to_workers(self._cluster.pk, dispatch.REPORT)
-        self.bindings.close()
         if self._lease is not None:
             leading.release(self._lease)
+
+    def close(self) -> None:
+        """Release the leader lease and finish the bindings in flight."""
+        try:
+            self.release_leadership()
+        finally:
+            self.bindings.close()
 
     def place_arrivals(self, arrivals: Sequence[ObservedPod], follower_epoch: int) -> PlacedBatch:
         """Place and commit the first of these arriving pods, and start to bind them."""

@@ -1,8 +1,8 @@
-"""The process that watches live clusters, `python -m django watch`: one informer thread per leased cluster.
+"""The process that watches live clusters, `python -m django watch`: one thread per cluster, informer or standby.
 
-Every `POLL_SECONDS` it starts informers for clusters without one, and every `TOKEN_SECONDS` it passes renewed tokens to
-running informers. A failure of an informer is recorded on the connection of its cluster, and the informer is restarted.
-The liveness check passes while every informer completes its iterations.
+Every `POLL_SECONDS` it starts threads for clusters without one, and every `TOKEN_SECONDS` it passes renewed tokens to
+them. A failure of an informer is recorded on the connection of its cluster, and the informer is restarted. The liveness
+check passes while every thread completes its iterations; the readiness check passes while every cluster was listed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import structlog
 from django.conf import settings
@@ -26,16 +27,18 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import shortened
 from hetsched.inventory.connections import check_identity, is_in_shadow
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
-from hetsched.journal import heartbeat
+from hetsched.journal import counters, heartbeat, metric_names
 from hetsched.journal.publish import background_sender
 from hetsched.scheduling.leases import Lease, following
 
-from .informer import Informer, iterated_at
+from .informer import Informer
 from .informer_host import InformerHost
 from .leader_election import leadership
+from .resource_watches import iterated_at
+from .standby import Standby
 
-POLL_SECONDS = 1.0  # a standby acquires a released lease within this time
-TOKEN_SECONDS = RETRY_SECONDS = 5.0
+POLL_SECONDS = 1.0
+TOKEN_SECONDS = RETRY_SECONDS = REPORT_SECONDS = 5.0
 STUCK_SECONDS = 120.0
 COLLECT_AFTER = (50_000, 10, 10)  # thresholds of `gc`: few objects are in cycles, most are long-lived
 log = structlog.get_logger(__name__)
@@ -44,80 +47,153 @@ log = structlog.get_logger(__name__)
 def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run an informer thread for each live cluster without one, until `ended` is set."""
     gc.set_threshold(*COLLECT_AFTER)
+    heartbeat.clear(heartbeat.WATCH_READY)
     with background_sender():
         _run_until_ended(api_of, ended)
 
 
 def _run_until_ended(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
-    threads: dict[int, threading.Thread] = {}
+    watches: dict[int, _ClusterWatch] = {}
     holder = f"{socket.gethostname()}/{os.getpid()}"
-    tokens_due_at = time.monotonic()
+    tokens_due_at = standbys_due_at = time.monotonic()
     while not ended.is_set():
         try:
-            _start_informers(threads, holder, api_of, ended)
-            if time.monotonic() >= tokens_due_at:
-                tokens_due_at = time.monotonic() + TOKEN_SECONDS
-                _update_tokens(threads, api_of)
+            _start_watches(watches, holder, api_of, ended)
+            now = time.monotonic()
+            if now >= tokens_due_at:
+                tokens_due_at = now + TOKEN_SECONDS
+                _update_tokens(watches, api_of)
+            if now >= standbys_due_at:
+                standbys_due_at = now + REPORT_SECONDS
+                _report_standbys(watches.values())
+            if all(watch.is_ready for watch in watches.values()):
+                heartbeat.beat(heartbeat.WATCH_READY)
         except DatabaseError as error:
             log.warning("the list of clusters cannot be read", reason=str(error))
         database.close()
         if all(time.monotonic() - at < STUCK_SECONDS for at in list(iterated_at.values())):
             heartbeat.beat("watch")
         ended.wait(POLL_SECONDS)
-    for thread in threads.values():
-        thread.join()
+    for watch in watches.values():
+        watch.join()
 
 
-def _start_informers(
-    threads: dict[int, threading.Thread], holder: str, api_of: Callable[[Cluster], Api], ended: threading.Event
+def _start_watches(
+    watches: dict[int, _ClusterWatch], holder: str, api_of: Callable[[Cluster], Api], ended: threading.Event
 ) -> None:
-    """Start informers for the clusters whose lease is free."""
+    """Start an informer for each cluster whose lease is free, and a standby for each other cluster."""
     for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
-        thread = threads.get(cluster.pk)
-        if thread is not None and thread.is_alive():
+        known = watches.get(cluster.pk)
+        if known is not None and known.is_alive():
             continue
         lease = following.take(cluster.pk, holder)
-        if lease is not None:
-            threads[cluster.pk] = threading.Thread(
-                target=_run_informer, args=(lease, cluster, api_of, ended), name=f"watch {cluster.name}"
-            )
-            threads[cluster.pk].start()
+        if lease is not None or settings.HETSCHED_STANDBY:
+            watches[cluster.pk] = _ClusterWatch(cluster, lease, holder, api_of, ended)
+            watches[cluster.pk].start()
 
 
-def _update_tokens(threads: dict[int, threading.Thread], api_of: Callable[[Cluster], Api]) -> None:
-    """Let the clients of running informers use renewed tokens."""
-    for cluster in Cluster.objects.filter(pk__in=[pk for pk, thread in threads.items() if thread.is_alive()]):
+def _update_tokens(watches: Mapping[int, _ClusterWatch], api_of: Callable[[Cluster], Api]) -> None:
+    """Let the clients of running informers and standbys use renewed tokens."""
+    for cluster in Cluster.objects.filter(pk__in=[pk for pk, watch in watches.items() if watch.is_alive()]):
         try:
             api_of(cluster)
         except InputError as error:  # the informer reports an unusable connection itself
             log.warning("connection cannot be read", cluster=cluster.name, reason=str(error))
 
 
-def _run_informer(lease: Lease, cluster: Cluster, api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
-    """Run the informer of one cluster; record a failure on the connection and return, so that `main` restarts it."""
-    connection = Connection.objects.filter(cluster=cluster)
-    try:
-        api = api_of(cluster)
+def _report_standbys(watches: Iterable[_ClusterWatch]) -> None:
+    """Count a report for each warm standby; its time shows that the standby still runs."""
+    for watch in watches:
+        if watch.is_alive() and watch.is_warm_standby:
+            counters.add(metric_names.STANDBY, watch.cluster.name)
+    counters.flush()
+
+
+class _ClusterWatch(threading.Thread):
+    """Thread that watches one cluster: as a standby until it has the lease, then as its informer.
+
+    A failure of the informer is recorded on the connection of the cluster, and the thread ends; `main` starts another.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        lease: Lease | None,
+        holder: str,
+        api_of: Callable[[Cluster], Api],
+        ended: threading.Event,
+    ) -> None:
+        super().__init__(name=f"watch {cluster.name}")
+        self.cluster = cluster
+        self._lease = lease
+        self._holder = holder
+        self._api_of = api_of
+        self._ended = ended
+        self._standby: Standby | None = None
+        self._informer: Informer | None = None
+
+    @property
+    def is_warm_standby(self) -> bool:
+        return self._lease is None and self._standby is not None and self._standby.is_warm
+
+    @property
+    def is_ready(self) -> bool:
+        """Return True if this process has listed the cluster, or cannot because its API server fails."""
+        if self._informer is not None:
+            return self._informer.has_applied or self._informer.watches.is_failing
+        if self._standby is not None:
+            return self._standby.is_warm or self._standby.watches.is_failing
+        return not self.is_alive()  # it ended with a failure
+
+    def run(self) -> None:
+        cluster = self.cluster
+        try:
+            api = self._api_of(cluster)
+            if self._lease is None:
+                self._lease = self._wait_for_lease(api)
+            if self._lease is not None:
+                self._lead(self._lease, api)
+        except (InputError, ApiFailure) as failure:
+            log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
+            if self._lease is not None:
+                Connection.objects.filter(cluster=cluster).update(failure=shortened(failure.text, 500))
+            self._ended.wait(RETRY_SECONDS)
+        except Exception:
+            log.exception("cluster watch ended", cluster=cluster.name)
+            self._ended.wait(RETRY_SECONDS)
+        finally:
+            iterated_at.pop(cluster.pk, None)
+            if self._standby is not None:
+                self._standby.watches.stop()
+            if self._lease is not None:
+                following.release(self._lease)
+            connections.close_all()
+
+    def _wait_for_lease(self, api: Api) -> Lease | None:
+        self._standby = Standby(self.cluster.pk, api, self._ended)
+        return self._standby.wait_for_lease(partial(following.take, self.cluster.pk, self._holder))
+
+    def _lead(self, lease: Lease, api_before: Api) -> None:
+        """Run the informer under `lease`; it continues the standby if the standby has received all events."""
+        cluster = Cluster.objects.get(pk=self.cluster.pk)
+        api = self._api_of(cluster)
+        log.info("informer lease acquired", cluster=cluster.name, epoch=lease.epoch)
         check_identity(cluster, api)
+        standby = self._standby
+        if standby is not None and not (api is api_before and standby.has_caught_up(lease)):
+            standby.watches.stop()
+            standby = None
+        connection = Connection.objects.filter(cluster=cluster)
         if is_in_shadow(cluster.pk):  # in shadow mode no decisions are made, so no leader election is needed
             connection.exclude(failure="").update(failure="")
-            Informer(lease, api, ended).run()
+            self._informer = Informer(lease, api, self._ended, standby=standby)
+            self._informer.run()
             return
-        with leadership(cluster, api, lease, ended) as (lost, is_leader):
+        with leadership(cluster, api, lease, self._ended) as (lost, is_leader):
             connection.exclude(failure="").update(failure="")
             host = InformerHost(cluster, api, is_leader) if settings.HETSCHED_DECIDE_IN_WATCH else None
-            Informer(lease, api, lost, is_leader=is_leader, host=host).run()
-    except (InputError, ApiFailure) as failure:
-        log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
-        connection.update(failure=shortened(failure.text, 500))
-        ended.wait(RETRY_SECONDS)
-    except Exception:
-        log.exception("cluster watch ended", cluster=cluster.name)
-        ended.wait(RETRY_SECONDS)
-    finally:
-        iterated_at.pop(cluster.pk, None)
-        following.release(lease)
-        connections.close_all()
+            self._informer = Informer(lease, api, lost, is_leader=is_leader, host=host, standby=standby)
+            self._informer.run()
 
 
 def until_signalled() -> threading.Event:

@@ -52,9 +52,9 @@ class Leases:
         """Renew the lease; return False if another holder has acquired it."""
         return bool(self._own(lease).update(**{self._until: _end()}))
 
-    def release(self, lease: Lease) -> None:
-        """Release the lease early; the lease of another holder is not changed."""
-        self._own(lease).update(**{self._until: None, self._id: ""})
+    def release(self, lease: Lease, **columns: Any) -> None:
+        """Release the lease early, and write `columns` of its row; the lease of another holder is not changed."""
+        self._own(lease).update(**{self._until: None, self._id: ""}, **columns)
 
     def is_held(self, cluster_id: int) -> bool:
         """Return True if any process holds the lease."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -20,16 +21,29 @@ from hetsched.inventory.node_events import STALE
 
 MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
 _MOST_QUEUED = 20_000
+# cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
+iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
 
 ResourceEvent = tuple[Resource, Event]
 
 
+def resource_name(resource: Resource) -> str:
+    """Return `<plural>.<group>`, or the plural of a resource of the core group."""
+    return f"{resource.plural}.{resource.group}".rstrip(".")
+
+
 class SyncState:
-    """The sync state of one resource."""
+    """The sync state of one resource.
+
+    All changes up to the resourceVersion `position` were noted. `changed_version` is that of the latest change, or None
+    if a version was not a number.
+    """
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
+        self.position = 0
+        self.changed_version: int | None = 0
         self.synced_at: datetime | None = None
         self.alive_at: datetime | None = None
         self.lists = 0
@@ -45,17 +59,25 @@ class SyncState:
         """Record an event that is about to be processed."""
         if isinstance(event, Upserted):
             self.keys.add(event.key)
+            self._note_change(event.version)
         elif isinstance(event, Deleted):
             self.keys.discard(event.key)
+            self._note_change(event.version)
         elif isinstance(event, Synced):
             self.lists += 1
             self.synced_at = timezone.now()
+            self.position = event.version
         elif isinstance(event, Failed):
             self.failures, self.reason, self.status = self.failures + 1, event.reason, event.status
             return
         elif isinstance(event, ServerResponded):
             self.failures = self.status = 0
+            self.position = max(self.position, event.version)
         self.alive_at = datetime.now(UTC)  # without the lookup of a setting, because every event is noted
+
+    def _note_change(self, version: int) -> None:
+        if self.changed_version is not None:
+            self.changed_version = max(self.changed_version, version) if version else None
 
 
 class ResourceWatches:
@@ -80,6 +102,16 @@ class ResourceWatches:
         """End the reflector threads; a thread in a watch ends with the next data of the server."""
         self._is_stopped = True
 
+    def note_iteration(self) -> float:
+        """Record that the consumer has completed an iteration; return the time."""
+        now = iterated_at[self._cluster_id] = time.monotonic()
+        return now
+
+    @property
+    def is_failing(self) -> bool:
+        """Return True if a required resource cannot be listed or watched at present."""
+        return any(known.failures for resource, known in self.states.items() if resource in REQUIRED)
+
     def is_synced(self) -> bool:
         """Return True if every resource has synced, except optional resources that are not available."""
         return all(known.synced_at is not None or known.may_lack(kind) for kind, known in self.states.items())
@@ -92,6 +124,17 @@ class ResourceWatches:
             for resource, known in self.states.items()
             if resource in REQUIRED
         )
+
+    def changed_versions(self) -> dict[str, int] | None:
+        """Return the version of the latest change of each resource, by its name; None if a version is not a number."""
+        found = {resource_name(resource): known.changed_version for resource, known in self.states.items()}
+        numbers = {name: version for name, version in found.items() if version is not None}
+        return numbers if len(numbers) == len(found) else None
+
+    def has_reached(self, versions: Mapping[str, int]) -> bool:
+        """Return True if all changes up to these versions of the resources were noted."""
+        positions = {resource_name(resource): known.position for resource, known in self.states.items()}
+        return all(position >= versions.get(name, 0) for name, position in positions.items())
 
     def _has_ended(self) -> bool:
         return self._is_stopped or self._ended.is_set()

@@ -165,6 +165,20 @@ def test_component_is_queried_alone(probe: Api, monkeypatch: pytest.MonkeyPatch)
     assert probe("GET", "/readyz?component=mood", status=404).json()["code"] == "NotFound"
 
 
+def test_warm_standby_is_reported_while_it_runs(probe: Api) -> None:
+    followed("live")
+    followed("other")
+    for name in ("live", "deleted"):
+        counters.add(metric_names.STANDBY, name)
+    counters.flush()
+    expected = "2 of 2 live clusters are watched, 1 with a warm standby"
+    assert probe("GET", "/readyz?component=watch", status=200).json()["detail"] == expected
+    assert figures_of(probe)["hetsched_standby_reports_total", (("cluster", "live"),)] == 1
+    Figure.objects.filter(name=metric_names.STANDBY.name).update(at=timezone.now() - timedelta(seconds=21))
+    ended = probe("GET", "/readyz?component=watch", status=200).json()["detail"]
+    assert ended == "2 of 2 live clusters are watched"
+
+
 def test_live_cluster_without_an_informer_is_reported(probe: Api) -> None:
     live = followed("live")
     followed("other")

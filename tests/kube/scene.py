@@ -62,7 +62,7 @@ def eventually(follower: Informer, holds: Callable[[], bool], seconds: float = 3
     """Run the informer in this thread until a condition is true."""
     until = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < until, "it did not come to hold"
+        assert time.monotonic() < until, f"the condition is still false: {states()}"
         follower.iterate()
 
 

@@ -79,7 +79,7 @@ def sync_nodes(api: Api, cluster: Cluster) -> None:
     names = {item["metadata"]["name"] for item in json.loads(api.get(NODES.path()))["items"]}
     Connection.objects.filter(cluster=cluster).update(follower_until=None)
     follower = an_informer(api, cluster)
-    eventually(follower, lambda: set(Node.objects.values_list("name", flat=True)) == names and follower._has_applied)
+    eventually(follower, lambda: set(Node.objects.values_list("name", flat=True)) == names and follower.has_applied)
     follower.ended.set()
 
 

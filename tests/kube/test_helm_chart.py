@@ -55,6 +55,13 @@ def pods(*values: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from ((role, pod) for role, pod in chart.pods(*DISTRIBUTED, *values) if role != "test")
 
 
+def test_leader_of_the_informers_ends_after_a_warm_standby_is_ready() -> None:
+    strategies = {name: item["spec"].get("strategy") for name, item in of("Deployment", *ALL).items()}
+    assert strategies["live-hetsched-watch"] == {
+        "type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }  # fmt: skip
+
+
 def test_lint_finds_nothing() -> None:
     done = helm("lint", str(CHART), "--strict")
     assert done.returncode == 0, done.stdout
@@ -108,6 +115,8 @@ def test_containers_have_minimal_privileges(values: tuple[str, ...]) -> None:
         "schedule": ["hetsched", "health", "worker"], "io": ["hetsched", "health", "worker"],
         "watch": ["hetsched", "health", "watch"], "beat": ["hetsched", "health", "beat"],
     }  # fmt: skip
+    ready = found["watch"]["spec"]["containers"][0]["readinessProbe"]
+    assert ready["exec"]["command"] == ["hetsched", "health", "watch", "--ready"]
 
 
 def test_extender_is_deployed_on_request() -> None:

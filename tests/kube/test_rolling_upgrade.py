@@ -1,8 +1,9 @@
 """Upgrade to the next version and back under load: both versions run on one database and one message store.
 
-Real here: kube-apiserver, PostgreSQL, Redis and all processes. HETSCHED_TEST_UPGRADE_PODS is the number of pods per
-second, with half as many submissions, and HETSCHED_TEST_UPGRADE_SECONDS is the duration of the load between two steps.
-The steps are those of docs/how-to/operations.md#upgrade.
+Real here: kube-apiserver, PostgreSQL, Redis and all processes. HETSCHED_TEST_UPGRADE_PODS and
+HETSCHED_TEST_UPGRADE_SUBMISSIONS are the numbers per second (by default half as many submissions as pods), which
+HETSCHED_TEST_UPGRADE_CLIENTS clients of each kind send in parallel. HETSCHED_TEST_UPGRADE_SECONDS is the duration of
+the load between two steps. The steps are those of docs/how-to/operations.md#upgrade.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -35,6 +38,8 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 PODS_PER_SECOND = float(os.environ.get("HETSCHED_TEST_UPGRADE_PODS", "6"))
+SUBMISSIONS_PER_SECOND = float(os.environ.get("HETSCHED_TEST_UPGRADE_SUBMISSIONS", PODS_PER_SECOND / 2))
+CLIENTS = int(os.environ.get("HETSCHED_TEST_UPGRADE_CLIENTS", "2"))
 STEADY_SECONDS = float(os.environ.get("HETSCHED_TEST_UPGRADE_SECONDS", "2"))  # load before and after each step
 PATIENCE_SECONDS = 180
 # Longer than the longest permitted gap, so that a lease that ends by expiry instead of a release is noticed.
@@ -60,6 +65,7 @@ class Version:
         self.port = free_port()
         self.processes: dict[str, Process] = {}
         self.stop_seconds: dict[str, float] = {}
+        self.starts = 0
 
     def run(self, *words: str) -> None:
         """Run a program of this version to its end."""
@@ -68,12 +74,25 @@ class Version:
         assert process.popen.returncode == 0, process.said()
 
     def start(self) -> None:
-        """Start one process of each kind, and wait until the web process accepts connections."""
+        """Start one process of each kind, as in a new pod, and wait until all are ready."""
         self.port = free_port()
+        self.starts += 1
+        self._env = self._env | {"HETSCHED_DATA": str(self._ours.folder / f"{self.name}-{self.starts}")}
         words = ("-m", "hetsched.project.web_server", "--port", str(self.port))
         for kind, command in {"web": words, "worker": WORKER, "beat": BEAT, "watch": ("-m", "django", "watch")}.items():
             self.processes[kind] = self._start(kind, *command)
         wait_until(lambda: accepts(self.port), what=self._ours.log_tails, seconds=PATIENCE_SECONDS)
+        self.run("-m", "hetsched.cli", "health", "watch", "--ready", f"--wait={PATIENCE_SECONDS}")
+
+    def resident_mib(self, kind: str) -> float:
+        status = Path(f"/proc/{self.processes[kind].popen.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def logged_at(self, event: str) -> list[float]:
+        """Return the times of an event in the log of the watch process."""
+        lines = (self._ours.folder / f"{self.name}-watch.log").read_text().splitlines()
+        found = [json.loads(line) for line in lines if f'"{event}"' in line]
+        return [datetime.fromisoformat(line["timestamp"]).timestamp() for line in found]
 
     def stop(self, kind: str) -> None:
         """End one process with SIGTERM; it must end by itself."""
@@ -107,14 +126,15 @@ class Load:
         self.answers: Counter[str] = Counter()
         self.accepted: set[str] = set()
         self._api, self._service, self._token = api, service, token
-        self._ended = threading.Event()
+        self._ended, self._lock = threading.Event(), threading.Lock()
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        acts = ((self._create_pod, PODS_PER_SECOND), (self._submit, SUBMISSIONS_PER_SECOND))
         threads = [
-            threading.Thread(target=self._repeat, args=(self._create_pod, 1 / PODS_PER_SECOND)),
-            threading.Thread(target=self._repeat, args=(self._submit, 2 / PODS_PER_SECOND)),
-        ]
+            threading.Thread(target=self._repeat, args=(act, client, rate))
+            for act, rate in acts for client in range(CLIENTS)
+        ]  # fmt: skip
         for thread in threads:
             thread.start()
         try:
@@ -124,13 +144,14 @@ class Load:
             for thread in threads:
                 thread.join()
 
-    def _repeat(self, act: Callable[[int], None], seconds: float) -> None:
-        due = time.monotonic()
-        for number in itertools.count():
+    def _repeat(self, act: Callable[[int], None], client: int, rate: float) -> None:
+        """Act as one of the clients, which together act `rate` times per second."""
+        due = time.monotonic() + client / rate
+        for number in itertools.count(client, CLIENTS):
             if self._ended.wait(max(0.0, due - time.monotonic())):
                 return
             act(number)
-            due += seconds
+            due += CLIENTS / rate
 
     def _create_pod(self, number: int) -> None:
         name = f"upgrade-{number:05}"
@@ -145,30 +166,58 @@ class Load:
             "Authorization": f"Bearer {self._token}", "Content-Type": "application/json", "Host": "localhost",
             "Idempotency-Key": f"key-{number}",
         }  # fmt: skip
-        connection = http.client.HTTPConnection("127.0.0.1", self._service.ports[number % len(self._service.ports)])
+        ports = self._service.ports
+        connection = http.client.HTTPConnection("127.0.0.1", ports[number // CLIENTS % len(ports)])
         try:
             connection.request("POST", "/api/v1/workloads/", json.dumps(body), headers)
             response = connection.getresponse()
             answer = json.loads(response.read())
-            self.answers[str(response.status)] += 1
-            if response.status == 202:
-                self.accepted.add(answer["id"])
+            self._note(str(response.status), answer.get("id", ""))
         except OSError as error:
-            self.answers[type(error).__name__] += 1
+            self._note(type(error).__name__)
         finally:
             connection.close()
 
+    def _note(self, answer: str, accepted: str = "") -> None:
+        with self._lock:
+            self.answers[answer] += 1
+            if answer == "202":
+                self.accepted.add(accepted)
 
-def replace(before: Version, after: Version, service: Service) -> None:
+
+class Handover(NamedTuple):
+    """Times of a handover, in seconds since the epoch, and the resident memory of the standby before it."""
+
+    terminated: float
+    released: float
+    acquired: float
+    standby_mib: float
+
+    def describe(self, began: float, decided: Sequence[float]) -> str:
+        first = next((at for at in decided if at > self.acquired), float("inf"))
+        before = max((at for at in decided if at <= self.acquired), default=float("-inf"))
+        at = {"released": self.released, "acquired": self.acquired, "first decision": first}
+        steps = ", ".join(f"{name} {moment - self.terminated:.1f} s" for name, moment in at.items())
+        return (
+            f"SIGTERM {self.terminated - began:.0f} s after the start; after SIGTERM: {steps}; "
+            f"{first - before:.1f} s between decisions; standby {self.standby_mib:.0f} MiB"
+        )
+
+
+def replace(before: Version, after: Version, service: Service) -> Handover:
     """Start the processes of `after` beside those of `before`, then stop those of `before` one by one."""
     after.start()
     service.ports = [before.port, after.port]
     time.sleep(STEADY_SECONDS)
     service.move_to(after.port)
     time.sleep(1)  # requests in flight, as in the time between an endpoint's removal and SIGTERM
-    for kind in ("web", "watch", "worker", "beat"):
+    before.stop("web")
+    standby_mib, terminated = after.resident_mib("watch"), time.time()
+    for kind in ("watch", "worker", "beat"):
         before.stop(kind)
     time.sleep(STEADY_SECONDS)
+    released, acquired = before.logged_at("informer lease released")[-1], after.logged_at("informer lease acquired")[-1]
+    return Handover(terminated, released, acquired, standby_mib)
 
 
 @pytest.fixture
@@ -199,8 +248,7 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
         time.sleep(STEADY_SECONDS)
         new.run("-m", "django", "prepare")
         time.sleep(STEADY_SECONDS)  # the old version alone on the migrated database
-        replace(old, new, service)
-        replace(new, old, service)
+        handovers = [replace(old, new, service), replace(new, old, service)]
         ended = time.time()
     wait_until(lambda: all(map(node_of, listed(api)[0])), what=ours.log_tails, seconds=PATIENCE_SECONDS)
     assert len(listed(api)[0]) == len(load.pods)
@@ -211,11 +259,16 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
     )  # fmt: skip
     assert ours.driver("violations") == []
     at = [moment for moment in map(float, ours.driver("execute", code=_DECIDED).split()) if began <= moment <= ended]
-    gap = max(after - before for before, after in itertools.pairwise([began, *at, ended]))
+    gap, gap_began = max((after - before, before) for before, after in itertools.pairwise([began, *at, ended]))
     figures["upgrade and rollback"] = (
         f"{len(load.pods)} pods, {len(load.accepted)} submissions in {ended - began:.0f} s: 0 refused, 0 lost, 0 bound "
-        f"twice, longest gap between decisions {gap:.1f} s; seconds to stop {old.stop_seconds}, {new.stop_seconds}"
+        f"twice; longest gap between decisions {gap:.1f} s, {gap_began - began:.0f} s after the start; "
+        f"seconds to stop {old.stop_seconds}, {new.stop_seconds}"
     )
+    for step, handover in zip(("upgrade", "rollback"), handovers, strict=True):
+        figures[f"handover of the {step}"] = handover.describe(began, at)
+    relists = [version.logged_at("the standby lists again") for version in (old, new)]
+    assert relists == [[], []]
     assert gap < LONGEST_GAP_SECONDS
 
 

@@ -92,7 +92,7 @@ def test_pending_pod_reaches_its_binding_through_few_modules(monkeypatch: pytest
     informer.start()
     until = time.monotonic() + 60
     try:
-        while not (informer._has_applied and host._lease):
+        while not (informer.has_applied and host._lease):
             assert time.monotonic() < until
             informer.iterate()
         schedule = Scheduler.schedule

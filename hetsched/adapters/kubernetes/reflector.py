@@ -34,10 +34,14 @@ LONGEST_WAIT_SECONDS = 30.0
 
 
 class Upserted(msgspec.Struct, frozen=True):
-    """An object that was added or modified; `body` is the API server's own JSON."""
+    """An object that was added or modified; `body` is the API server's own JSON.
+
+    `version` is the object's resourceVersion as a number, or 0 if it is not a number; likewise in `Deleted`.
+    """
 
     key: str
     body: bytes
+    version: int = 0
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -45,16 +49,23 @@ class Deleted(msgspec.Struct, frozen=True):
 
     key: str
     body: bytes = b""
+    version: int = 0
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """A list is complete (client-go: HasSynced): the events of its `count` objects have been emitted."""
+    """A list is complete (client-go: HasSynced): the events of its `count` objects have been emitted.
+
+    All changes up to `version` have been emitted; likewise in `ServerResponded`.
+    """
 
     count: int
+    version: int = 0
 
 
 class ServerResponded(msgspec.Struct, frozen=True):
     """The server responded, so the known objects were current at this moment."""
+
+    version: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -156,12 +167,12 @@ class Reflector:
                 missing.discard(key)
                 if self._known.get(key) != meta.resource_version:
                     self._known[key] = meta.resource_version
-                    yield Upserted(key, body)
+                    yield Upserted(key, body, _number(meta.resource_version))
         for key in sorted(missing):
             del self._known[key]
-            yield Deleted(key)
+            yield Deleted(key, version=_number(version))
         self._version, self._failures = version, 0
-        yield Synced(count)
+        yield Synced(count, _number(version))
 
     def _pages(self) -> Iterator[tuple[list[bytes], str]]:
         """Yield the pages of a list, in the newest API version that the server serves."""
@@ -197,17 +208,17 @@ class Reflector:
         found = _object.decode(body)
         if event.type == "ERROR":
             raise ApiFailure(found.code, "WatchEnded", body[:200].decode(errors="replace"))
-        key = _key(found.metadata)
+        key, number = _key(found.metadata), _number(found.metadata.resource_version)
         if event.type == "DELETED":
             if self._known.pop(key, None) is not None:
-                yield Deleted(key, body)
+                yield Deleted(key, body, number)
         elif event.type != "BOOKMARK":
             self._known[key] = found.metadata.resource_version
-            yield Upserted(key, body)
+            yield Upserted(key, body, number)
         # Advance only after the event was emitted: a resumed watch skips everything up to this version.
         self._version, self._failures, self._expired = found.metadata.resource_version, 0, 0
-        self._newest = max(self._newest, _number(self._version))
-        yield ServerResponded()
+        self._newest = max(self._newest, number)
+        yield ServerResponded(number)
 
 
 _OUTDATED = (

@@ -8,6 +8,7 @@ The web process is probed over HTTP.
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 import time
@@ -26,6 +27,8 @@ from .standalone import default_data_dir
 
 EXIT_UNHEALTHY = 1
 QUIET_SECONDS = 120.0
+READY_FILE = "watch-ready"  # `journal.heartbeat.WATCH_READY`; this command does not load Django
+READY_SECONDS = 30.0
 RETRY_SECONDS = 2.0
 
 
@@ -48,16 +51,25 @@ def health(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any certificate of the server; no credential is sent.")
     ] = False,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Check that all clusters were listed; only with `health watch`.")
+    ] = False,
     wait: Annotated[int, typer.Option(metavar="SECONDS", help="Wait until the process is healthy.", min=0)] = 0,
 ) -> None:
     """Check a process of this machine. Exit codes: 0 healthy, 1 unhealthy, with the reason."""
     if server and (process is not Process.WEB or urlsplit(server).scheme not in ("http", "https")):
         hint = "Use health web --server http://HOST:PORT or https://HOST:PORT"
         raise InputError("OptionInvalid", f"{server!r} cannot be checked", place="--server", hint=hint)
+    if ready and process is not Process.WATCH:
+        raise InputError(
+            "OptionInvalid", f"{process.value} has no such check", place="--ready", hint="Use health watch --ready"
+        )
     base = server.rstrip("/") or f"http://localhost:{port}"
     deadline = time.monotonic() + wait
     while True:
         trouble = _web(base, component, insecure) if process is Process.WEB else _heartbeat_problem(process)
+        if ready and not trouble and _quiet_seconds(READY_FILE) > READY_SECONDS:
+            trouble = "watch: not all clusters were listed, as informer or standby"
         if not trouble:
             return
         if time.monotonic() >= deadline:
@@ -80,17 +92,22 @@ def _web(base: str, component: str, insecure: bool) -> str:
         return f"web does not respond: {error}"
 
 
-def _heartbeat_problem(process: Process) -> str:
+def _quiet_seconds(name: str) -> float:
+    """Return the age of a heartbeat file, infinite if there is none."""
     try:
-        quiet = time.time() - (default_data_dir() / "pulse" / process.value).stat().st_mtime
+        return time.time() - (default_data_dir() / "pulse" / name).stat().st_mtime
     except OSError:
-        quiet = None
-    if quiet is not None and quiet < QUIET_SECONDS:
+        return math.inf
+
+
+def _heartbeat_problem(process: Process) -> str:
+    quiet = _quiet_seconds(process.value)
+    if quiet < QUIET_SECONDS:
         return ""
     if process is Process.WORKER and not _store_answers():
         note("the message store does not respond; the worker waits for it")
         return ""
-    return f"{process.value}: no heartbeat" + (f" for {quiet:.0f} s" if quiet is not None else "")
+    return f"{process.value}: no heartbeat" + (f" for {quiet:.0f} s" if quiet < math.inf else "")
 
 
 def _store_answers() -> bool:

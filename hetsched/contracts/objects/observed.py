@@ -97,6 +97,16 @@ class Changes(msgspec.Struct):
         return bool(found or self.definitions is not None)
 
 
+class Handover(msgspec.Struct, frozen=True):
+    """Watch position of the informer of an epoch when it released its lease: all changes up to it are in the rows.
+
+    `versions` maps each resource to the resourceVersion of its latest change.
+    """
+
+    epoch: int
+    versions: dict[str, int]
+
+
 class Quarantined(msgspec.Struct, frozen=True):
     """Object that could not be parsed, which is ignored, counted and shown to users."""
 

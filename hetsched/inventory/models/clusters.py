@@ -24,7 +24,7 @@ from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.fact_conflicts import FactConflict
 from hetsched.contracts.objects.facts import Maintenance
 from hetsched.contracts.objects.node_report import NodeReport
-from hetsched.contracts.objects.observed import Quarantined
+from hetsched.contracts.objects.observed import Handover, Quarantined
 from hetsched.storage.json_fields import StructField
 from hetsched.storage.message_field import MessageField
 
@@ -180,6 +180,7 @@ class Connection(models.Model):
     follower_id = models.CharField(_("informer"), max_length=120, blank=True)
     follower_until = models.DateTimeField(_("informer lease ends"), null=True, blank=True)
     follower_epoch = models.BigIntegerField(_("informer epoch"), default=0)
+    follower_handover = StructField(Handover, null=True, editable=False)
     # The credentials that discovery uses instead of the in-cluster account, the lease of discovery, and its latest
     # result.
     sealed_discovery_kubeconfig = models.TextField(blank=True, editable=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hetsched.cli.server import health
+from hetsched.journal.heartbeat import WATCH_READY
 from tests.unit.cli.calling import run
 
 
@@ -100,3 +101,20 @@ def test_another_server_is_probed_until_it_is_healthy() -> None:
 def test_server_that_cannot_be_probed_is_invalid(words: tuple[str, ...]) -> None:
     result = run("health", *words)
     assert (result.exit_code, "[OptionInvalid] --server" in result.stderr) == (2, True)
+
+
+def test_watch_is_ready_once_it_has_listed_its_clusters(heartbeats: Path) -> None:
+    touch_heartbeat(heartbeats, "watch", 1)
+    waiting = run("health", "watch", "--ready")
+    assert (waiting.exit_code, "not all clusters were listed" in waiting.stderr) == (1, True)
+    touch_heartbeat(heartbeats, WATCH_READY, 29)
+    assert run("health", "watch", "--ready").exit_code == 0
+    touch_heartbeat(heartbeats, WATCH_READY, 31)
+    assert run("health", "watch", "--ready").exit_code == 1
+    assert run("health", "watch").exit_code == 0
+
+
+def test_only_watch_has_a_readiness_check(heartbeats: Path) -> None:
+    touch_heartbeat(heartbeats, "beat", 1)
+    refused = run("health", "beat", "--ready")
+    assert (refused.exit_code, "OptionInvalid" in refused.stderr) == (2, True)

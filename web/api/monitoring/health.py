@@ -13,7 +13,7 @@ waiting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -44,6 +44,7 @@ from ..problems import RequestRefused, read_only, response
 
 LATE_SECONDS = 30
 LATE_CANARY_SECONDS = 60
+LATE_STANDBY_SECONDS = 20  # a warm standby reports every 5 s
 LATE_DECISIONS_SECONDS = 10
 _VITAL = frozenset({"database", "migrations", "pages", "schedule-queue"})
 # Components that a web process needs. Other processes are left out: a failed worker must not take the console out of
@@ -227,7 +228,16 @@ def _watch_of(clusters: Sequence[Cluster]) -> Component:
     rows = Sync.objects.filter(cluster__in=clusters, required=True)
     age = _age(rows.aggregate(at=Min("alive_at"))["at"], timezone.now())
     detail = f"{len(clusters) - behind} of {len(clusters)} live clusters are watched" if clusters else "no live cluster"
+    warm = _clusters_with_standby(clusters)
+    if warm:
+        detail += f", {warm} with a warm standby"
     return Component(not behind, detail, age)
+
+
+def _clusters_with_standby(clusters: Sequence[Cluster]) -> int:
+    """Return how many clusters have a standby that has reported within `LATE_STANDBY_SECONDS`."""
+    since, names = timezone.now() - timedelta(seconds=LATE_STANDBY_SECONDS), {cluster.name for cluster in clusters}
+    return sum(sample.labels[0] in names and sample.at >= since for sample in counters.samples(metric_names.STANDBY))
 
 
 def _watch_of_one(name: str) -> Component:

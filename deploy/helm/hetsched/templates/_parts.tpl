@@ -246,7 +246,7 @@ spec:
       emptyDir: {sizeLimit: {{ ternary "1Gi" "256Mi" (has .role (list "web" "server")) }}}
 {{- end }}
 
-{{/* Deployment and PodDisruptionBudget of one process. */}}
+{{/* Deployment and PodDisruptionBudget of one process. With `surges`, a new pod is ready before a previous one ends. */}}
 {{- define "hetsched.deployment" -}}
 apiVersion: apps/v1
 kind: Deployment
@@ -259,6 +259,11 @@ spec:
   replicas: {{ .replicas | default 1 }}
   {{- with .strategy }}
   strategy: {type: {{ . }}}
+  {{- end }}
+  {{- if .surges }}
+  strategy:
+    type: RollingUpdate
+    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- end }}
   selector:
     matchLabels:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from django.db import IntegrityError
 
-from hetsched.contracts.objects.observed import Changes
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.fact_conflicts import conflict_patches
 from hetsched.inventory.models import Cluster, Node
@@ -40,6 +40,15 @@ def apply_changes(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutc
         return _apply_changes(cluster_id, changes, epoch)
     except IntegrityError as error:
         raise Conflict(f"cluster {cluster_id}: {error}") from error
+
+
+def unchanged_pods(cluster_id: int, pods: Sequence[ObservedPod]) -> set[str]:
+    """Return the keys of the pods whose rows already contain the observed state; nothing is written."""
+    if not pods:
+        return set()
+    batch = PodTransitions(Cluster.objects.get(pk=cluster_id), current_columns(cluster_id))
+    batch.sort(Changes(pods=list(pods)))
+    return {pod.key for pod in pods} - batch.changed_keys()
 
 
 def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:

@@ -165,6 +165,14 @@ class PodTransitions:
         if seen.spec is not None and row.fingerprint != fingerprint(seen.spec):
             self.changed_specs.append((row, seen.spec))
 
+    def changed_keys(self) -> set[str]:
+        """Return the keys of the pods that `write` would add or might change."""
+        rows = chain(
+            *self.steps.values(), *self.cancelled.values(), *self.messages.values(),
+            (row for row, _ in (*self.rejected, *self.pending.values(), *self.changed_specs)),
+        )  # fmt: skip
+        return {row.key for row in rows} | {seen.key for seen in (*self.charged, *self.arrivals)}
+
     def write(self) -> BatchOutcome:
         """Move, free, reserve and submit the pods; return the outcome."""
         self._update_specs()

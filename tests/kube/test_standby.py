@@ -1,0 +1,227 @@
+"""A warm standby becomes the informer without another list, and only if its store contains all that is in the rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.resources import NODES, PODS
+from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.node_events import is_synced
+from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import standby as standby_module
+from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.informer_host import InformerHost
+from hetsched.scheduling.leases import Lease, following, leading
+from hetsched.scheduling.standby import Standby
+from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
+
+pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def lists(api: Api, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the lists by resource."""
+    counts: Counter[str] = Counter()
+    list_pages = api.list_pages
+
+    def counted(resource: Any) -> Any:
+        counts[resource.plural] += 1
+        return list_pages(resource)
+
+    monkeypatch.setattr(api, "list_pages", counted)
+    return counts
+
+
+@pytest.fixture
+def informer(api: Api, cluster: Cluster) -> Iterator[Informer]:
+    """Return an informer that has written a node and a pod of another scheduler."""
+    make_node(api, "n1")
+    make_pod(api, "foreign", schedulerName="default-scheduler", nodeName="n1")
+    found = an_informer(api, cluster)
+    eventually(found, lambda: states() == {"foreign": "running"} and is_synced(cluster))
+    yield found
+    found.ended.set()
+
+
+@pytest.fixture
+def standby(api: Api, cluster: Cluster, informer: Informer) -> Iterator[Standby]:
+    """Return a warm standby of the informer."""
+    ended = threading.Event()
+    found = Standby(cluster.pk, api, ended)
+    while_waiting(found, lambda: found.is_warm, informer)
+    yield found
+    ended.set()
+
+
+def while_waiting(standby: Standby, holds: Callable[[], bool], *informers: Informer) -> None:
+    """Run the standby, and these informers at each of its polls for the lease, until a condition is true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    lease = Lease(0, 0)
+
+    def poll() -> Lease | None:
+        assert time.monotonic() < deadline, "the standby did not get there"
+        for informer in informers:
+            informer.iterate()
+        return lease if holds() else None
+
+    start, standby.watches.start = standby.watches.start, lambda: None  # type: ignore[method-assign]
+    if not any(state.alive_at for state in standby.watches.states.values()):
+        start()
+    assert standby.wait_for_lease(poll) is lease
+    standby.watches.start = start  # type: ignore[method-assign]
+
+
+def taken(cluster: Cluster) -> Lease:
+    lease = following.take(cluster.pk, "standby")
+    assert lease is not None
+    return lease
+
+
+def end(informer: Informer) -> None:
+    """End an informer as SIGTERM does."""
+    informer.ended.set()
+    informer.run()
+
+
+def test_standby_takes_over_without_a_list(
+    api: Api, cluster: Cluster, lists: Counter[str], informer: Informer, standby: Standby
+) -> None:
+    make_node(api, "n2")
+    make_pod(api, "before")
+    while_waiting(standby, lambda: states().get("before") == "pending", informer)
+    end(informer)
+    make_pod(api, "between", schedulerName="default-scheduler", nodeName="n2")
+    api.send("DELETE", PODS.path(namespace="default", name="foreign"), query={"gracePeriodSeconds": "0"})
+    listed = lists.copy()
+    lease = taken(cluster)
+    assert standby.has_caught_up(lease)
+    host = InformerHost(cluster, api)
+    after = Informer(lease, api, threading.Event(), host=host, standby=standby)
+    try:
+        expected = {"foreign": "cancelled", "before": "bound", "between": "running"}
+        eventually(after, lambda: expected.items() <= states().items())
+        make_pod(api, "after")
+        eventually(after, lambda: states().get("after") == "bound")
+    finally:
+        host.close()
+    assert lists == listed
+    assert pod_of(api, "after")["spec"]["nodeName"]
+    assert Node.objects.count() == 2
+    assert is_synced(cluster)
+    assert check_invariants() == []
+
+
+def test_standby_writes_nothing(api: Api, cluster: Cluster, informer: Informer) -> None:
+    ended = threading.Event()
+    found = Standby(cluster.pk, api, ended)
+    make_pod(api, "late")
+    with CaptureQueriesContext(connection) as queries:
+        while_waiting(found, lambda: found.is_warm and "default/late" in found.watches.states[PODS].keys)
+    ended.set()
+    statements = {query["sql"].split()[0] for query in queries}
+    assert statements == {"SELECT"}
+    assert states() == {"foreign": "running"}
+
+
+def test_standby_keeps_only_changes_that_the_rows_lack(api: Api, informer: Informer, standby: Standby) -> None:
+    assert not standby.take()
+    make_pod(api, "late", schedulerName="default-scheduler", nodeName="n1")
+    while_waiting(standby, lambda: "default/late" in standby.watches.states[PODS].keys)
+    assert [pod.name for pod in standby.take().pods] == ["late"]
+
+
+def test_standby_that_lacks_written_events_has_not_caught_up(
+    api: Api, cluster: Cluster, informer: Informer, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The informer wrote the end of a pod that the standby still sees running."""
+    monkeypatch.setattr(standby_module, "CATCH_UP_SECONDS", 0.3)
+    api.send("DELETE", PODS.path(namespace="default", name="foreign"), query={"gracePeriodSeconds": "0"})
+    eventually(informer, lambda: states()["foreign"] == "cancelled")
+    end(informer)
+    lease = taken(cluster)
+    monkeypatch.setattr(standby, "_collect_events", lambda: time.sleep(0.05))
+    assert not standby.has_caught_up(lease)
+    monkeypatch.undo()
+    assert standby.has_caught_up(lease)
+    after = Informer(lease, api, threading.Event(), standby=standby)
+    eventually(after, lambda: after.has_applied)
+    assert states()["foreign"] == "cancelled"
+
+
+@pytest.mark.parametrize("ending", ["killed", "earlier release", "another informer in between"])
+def test_lease_without_a_current_handover_needs_a_list(
+    cluster: Cluster, informer: Informer, standby: Standby, ending: str
+) -> None:
+    rows = Connection.objects.filter(cluster=cluster)
+    if ending == "killed":
+        assert following.take(cluster.pk, "standby") is None
+        rows.update(follower_until=timezone.now() - timedelta(seconds=1))
+    else:
+        end(informer)
+    if ending == "earlier release":
+        rows.update(follower_handover=None)
+    if ending == "another informer in between":
+        following.release(taken(cluster))
+    assert not standby.has_caught_up(taken(cluster))
+
+
+def test_previous_informer_is_fenced_after_the_takeover(
+    api: Api, cluster: Cluster, informer: Informer, standby: Standby
+) -> None:
+    """The previous informer was suspended until its lease had expired, and continues with its old epoch."""
+    Connection.objects.filter(cluster=cluster).update(follower_until=timezone.now() - timedelta(seconds=1))
+    lease = taken(cluster)
+    make_pod(api, "late", schedulerName="default-scheduler", nodeName="n1")
+    for _ in range(40):
+        informer.iterate()
+    assert states() == {"foreign": "running"}
+    assert informer._handover() is None
+    informer.ended.set()
+    informer.run()
+    assert following.renew(lease)
+    after = Informer(lease, api, threading.Event())
+    after.start()
+    eventually(after, lambda: states() == {"foreign": "running", "late": "running"})
+    after.ended.set()
+
+
+def test_leases_are_released_before_the_bindings_finish(
+    api: Api, cluster: Cluster, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[bool] = []
+    host = InformerHost(cluster, api)
+    informer._host = host
+    host.acquire_leadership()
+    close = host.bindings.close
+
+    def record_leases() -> None:
+        released.append(not leading.is_held(cluster.pk) and not following.is_held(cluster.pk))
+        close()
+
+    monkeypatch.setattr(host.bindings, "close", record_leases)
+    end(informer)
+    assert released == [True]
+
+
+def test_position_is_that_of_a_complete_list(api: Api, standby: Standby) -> None:
+    """A page of a list contains newer objects than objects of later pages."""
+    position = standby.watches.states[NODES].position
+    make_node(api, "n2")
+    while_waiting(standby, lambda: "n2" in standby.watches.states[NODES].keys)
+    state = standby.watches.states[NODES]
+    assert state.changed_version is not None
+    assert position < state.changed_version <= state.position
+    assert standby.watches.has_reached({"nodes": state.changed_version})
+    assert not standby.watches.has_reached({"nodes": state.position + 1})
