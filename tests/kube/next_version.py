@@ -1,7 +1,7 @@
-"""A later version of the product: a copy of this checkout with another version and an expanding migration.
+"""A later version of the product: a copy of this checkout with another version and expanding migrations.
 
-The migration adds a nullable column and a column with a default in the database to the tables that every decision
-writes. These are the changes that docs/how-to/migrations.md allows in one release.
+The migrations add a nullable column and a column with a default in the database to the tables that every decision
+writes, one table each. These are the changes that docs/how-to/migrations.md allows in one release.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ def copy_next_version(folder: Path) -> Path:
     package.write_text(re.sub(r'__version__ = ".+"', f'__version__ = "{VERSION}"', package.read_text()))
     migrations = folder / "hetsched" / "placement" / "migrations"
     last = max(file.stem for file in migrations.glob("0*.py") if "squashed" not in file.stem)
-    operations = "".join(
-        f'        migrations.AddField("{table.lower()}", "{name}", {field}),\n'
-        for table in _TABLES for name, field in _FIELDS.items()
-    )  # fmt: skip
-    (migrations / "9999_next.py").write_text(_MIGRATION.format(last=last, operations=operations.rstrip()))
+    for number, table in enumerate(_TABLES):
+        operations = "".join(
+            f'        migrations.AddField("{table.lower()}", "{name}", {field}),\n' for name, field in _FIELDS.items()
+        )
+        name = f"{9000 + number}_next_{table.lower()}"
+        (migrations / f"{name}.py").write_text(_MIGRATION.format(last=last, operations=operations.rstrip()))
+        last = name
     fields = "\n".join(f'    {field}.contribute_to_class(model, "{name}")' for name, field in _FIELDS.items())
     models = folder / "hetsched" / "placement" / "models" / "__init__.py"
     models.write_text(models.read_text() + _MODELS.format(tables=", ".join(_TABLES), fields=fields))

@@ -3,7 +3,8 @@
 Two versions use one database during an upgrade and after a rollback (docs/how-to/migrations.md). The linter reports the
 statements with which the previous version fails: removed or renamed columns and tables, new columns without a default
 in the database, changed types, new unique constraints. It reads the statements for PostgreSQL, because SQLite copies
-whole tables.
+whole tables. A migration that alters several tables can deadlock with a transaction of the running version, so it is
+reported as `SEVERAL_TABLES`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ RELEASED = {
 # The linter's codes of statements that stop the previous version.
 INCOMPATIBLE = {
     "RENAME_TABLE", "NOT_NULL", "DROP_COLUMN", "DROP_TABLE", "RENAME_COLUMN", "ALTER_COLUMN", "ADD_UNIQUE",
+    "SEVERAL_TABLES",
 }  # fmt: skip
 # Print the codes of each migration after the given one, by app and name.
-LINT = """
-import json, sys
+LINT = r"""
+import json, re, sys
 from django.conf import settings
 released = json.loads(sys.argv[1])
 settings.INSTALLED_APPS += [app for app in released if app == "planted"]
@@ -44,18 +46,25 @@ linter = MigrationLinter(no_cache=True, no_output=True)
 codes = {}
 for (app, name), migration in linter.migration_loader.disk_migrations.items():
     if app in released and name > released[app] and not migration.replaces:
-        found = analyse_sql_statements(linter.sql_analyser_class, linter.get_sql(app, name), [])
-        codes[f"{app}.{name}"] = sorted({issue.code for issues in found for issue in issues})
+        statements = linter.get_sql(app, name)
+        found = analyse_sql_statements(linter.sql_analyser_class, statements, [])
+        sql = "\n".join(statements)
+        altered, created = (set(re.findall(f'^{verb} TABLE "([a-z0-9_]+)"', sql, re.M)) for verb in ("ALTER", "CREATE"))
+        several = ["SEVERAL_TABLES"] if len(altered - created) > 1 else []
+        codes[f"{app}.{name}"] = sorted({issue.code for issues in found for issue in issues}.union(several))
 print(json.dumps(codes, sort_keys=True))
 """
 FIRST = """
-migrations.CreateModel("Row", [("id", models.AutoField(primary_key=True)), ("old", models.TextField(null=True))])
+migrations.CreateModel("Row", [("id", models.AutoField(primary_key=True)), ("old", models.TextField(null=True))]),
+migrations.CreateModel("Other", [("id", models.AutoField(primary_key=True))]),
 """
 # Operations, each on the columns that the ones before it left, and the codes of the incompatible ones.
 PLANTED = {
     'migrations.AddField("row", "a", models.TextField(null=True))': [],
     'migrations.AddField("row", "b", models.IntegerField(default=7, db_default=7))': [],
     'migrations.AddIndex("row", models.Index("old", name="row_old"))': [],
+    'migrations.AddField("row", "d", models.TextField(null=True)), '
+    'migrations.AddField("other", "d", models.TextField(null=True))': ["SEVERAL_TABLES"],
     'migrations.AddField("row", "c", models.IntegerField(default=7))': ["NOT_NULL"],
     'migrations.AlterField("row", "b", models.TextField(default="", db_default=""))': ["ALTER_COLUMN"],
     'migrations.AlterUniqueTogether("row", [("a", "b")])': ["ADD_UNIQUE"],
