@@ -232,7 +232,9 @@ class PodBuilder:
         cpu = self._requests.get(CPU, 0)
         cpus = cpu // 1000 if guaranteed and cpu % 1000 == 0 else 0
         cards = sum(self._requests.get(resource, 0) for resource in GPU_RESOURCES)
-        return (ContainerDemand(cpus, self._requests.get(MEMORY, 0), cards),) if cpus or cards else ()
+        size = self._requests.get(MEMORY, 0)
+        memory = ((MEMORY, size),) if guaranteed and cpu and size else ()
+        return (ContainerDemand(cpus, size, cards, memory=memory),) if cpus or cards or memory else ()
 
 
 class NodeBuilder:

@@ -95,14 +95,14 @@ def read_pods(data: bytes, name: str) -> ClusterContent:
 def _shape(cpu_millis: int, memory_mib: int, gpu: GpuDemand | None) -> Shape:
     requests = ((CPU, cpu_millis), (MEMORY, memory_mib * MIB), (PODS, 1))
     stated = dict(requests[:2])
-    whole = container_demand(stated, stated)
+    whole = container_demand(stated, stated, guaranteed=bool(cpu_millis and memory_mib))
     return Shape(
         requests=tuple((resource, amount) for resource, amount in requests if amount),
         nonzero_cpu_millis=cpu_millis,
         nonzero_memory_bytes=memory_mib * MIB,
         gpu=gpu,
         containers=(whole,) if whole else (),
-        guaranteed=whole is not None and memory_mib > 0,
+        guaranteed=whole is not None and whole.cpus > 0 and memory_mib > 0,
     )
 
 

@@ -25,12 +25,12 @@ class MemoryManagerState(NamedTuple):
     blocks: dict[str, dict[str, tuple[MemoryBlock, ...]]] = {}
 
 
-class _Table(msgspec.Struct):
+class _MemoryAmounts(msgspec.Struct):
     allocatable: _Size = 0
 
 
 class _NodeMemory(msgspec.Struct, rename="camel"):
-    memory_map: dict[str, _Table] = {}
+    memory_map: dict[str, _MemoryAmounts] = {}
 
 
 class _Block(msgspec.Struct):

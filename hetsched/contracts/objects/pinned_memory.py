@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ..errors import InputError
+from ..message import Message
 from ..units import MEMORY, format_amount, parse_amount
 
 STATIC = "Static"  # the policy of the memory manager that assigns memory
@@ -38,7 +39,7 @@ def parse_kinds(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         kind, _, amount = part.partition("=")
         if not is_memory(kind) or kind in found or len(found) == MOST_KINDS:
-            text = f"{part[:80]!r} is not a kind of memory with an amount"
-            raise InputError("MemoryMalformed", text, hint="Write memory=1Gi,hugepages-2Mi=512Mi")
+            text = Message("{text} is not a kind of memory with an amount", text=part[:80])
+            raise InputError("MemoryMalformed", text, hint=Message("Write memory=1Gi,hugepages-2Mi=512Mi"))
         found[kind] = parse_amount(kind, amount)
     return found
