@@ -25,7 +25,7 @@ DISTANCES = (11, 12, 16, 21, 32)
 MOST_CPUS = 96
 MOST_NUMA_NODES = 9  # the number of hints doubles with each NUMA node that has CPUs
 DEFAULT_MOST_NUMA_NODES = 8
-MOST_COMBINATIONS = 2**18  # of the hints for one container
+MOST_COMBINATIONS = 2**15  # of the hints for one container
 
 
 def draw(seed: int) -> Case:
