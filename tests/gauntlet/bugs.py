@@ -85,8 +85,8 @@ BUGS = (
     Bug(
         "K10", "only the first container of a pod is counted", "Project-HAMi/HAMi#2622",
         "hetsched/adapters/objects/requests.py",
-        "    total = _effective(own, before)\n",
-        "    total = _effective(own[:1], before)\n",
+        "for c in containers], before)\n",
+        "for c in containers[:1]], before)\n",
         "tests/unit/adapters/test_effective_requests.py",
     ),
     Bug(

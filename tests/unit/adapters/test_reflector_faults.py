@@ -149,7 +149,7 @@ def test_page_is_emitted_before_the_next_is_requested() -> None:
 
     server.list_pages = noted
     assert [(keys([next(events)]), len(requested)) for _ in range(2)] == [(["Upserted n1"], 1), (["Upserted n2"], 2)]
-    assert next(events) == Synced(2)
+    assert next(events) == Synced(2, version=10)
 
 
 def test_older_list_after_an_unfinished_one_overwrites_nothing() -> None:
