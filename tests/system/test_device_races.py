@@ -20,7 +20,7 @@ from tests.system.device_races import WITHOUT_COMPARISON, WITHOUT_INDEX
 from tests.system.driver import Driver
 from tests.system.plane import BACKENDS
 
-CLAIMS = int(os.environ.get("HETSCHED_TEST_DEVICE_CLAIMS", "300"))
+CLAIMS = int(os.environ.get("HETSCHED_TEST_DEVICE_CLAIMS", "100"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 RACERS = 3
 SECONDS = 5.0  # of the race on one cluster, longer for many claims

@@ -5,9 +5,9 @@ R(c) are the requests of container c (limits replace missing requests),
     request = max(sum R(containers) + sum R(sidecars), max over init i of (R(i) + sum R(sidecars before i))) + overhead,
 and pod-level resources replace this sum for the resources that they state. For scoring, a container without a CPU or
 memory request is treated as if it requested 100m or 200Mi. Every pod requests one `pods`. Sidecars keep their
-resources; other init containers release theirs to the next one. During an in-place resize, the request
-of the pod is the maximum of three sums: its spec, the resources that the kubelet allocated and the resources that the
-kubelet actuated. If the kubelet reports the resize as infeasible, the spec is ignored.
+resources; other init containers release theirs to the next one. During an in-place resize, the request of the pod is
+the maximum of three sums: its spec, the resources that the kubelet allocated and the resources that the kubelet
+actuated. If the kubelet reports the resize as infeasible, the spec is ignored.
 Source: k8s.io/component-helpers resource.PodRequests with UseStatusResources (1.37);
 pkg/scheduler/util/pod_resources.go; pkg/apis/core/helper/qos.
 """
