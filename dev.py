@@ -380,6 +380,9 @@ def differential(*args: str) -> None:
 def upstream(*args: str) -> None:
     """Run Kubernetes' own scheduling tests with kube-scheduler and with hetsched (hours); see --help"""
     setup()
+    pinned = re.search(r"k8s.io/kubernetes v(\S+)", (ROOT / "tests" / "upstream" / "go.mod").read_text())
+    assert pinned is not None
+    os.environ["HETSCHED_TEST_KUBERNETES"] = pinned[1]  # the tests need an API server of their version
     become(BIN / "python", "-m", "tests.upstream", *args)
 
 

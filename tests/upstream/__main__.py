@@ -48,7 +48,7 @@ def main() -> int:
     given = arguments()
     names = list(dict.fromkeys(given.sets)) or list(SETS)
     try:
-        control_plane.build(("kube-apiserver", "kube-scheduler"))
+        control_plane.build(["kube-apiserver"])
         programs.build(sorted(_needed(names)))
     except Unavailable as error:
         print(f"The tests cannot run: {error}", file=sys.stderr)
@@ -56,12 +56,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hetsched-upstream-") as temporary:
         folder = (given.keep or Path(temporary)).resolve()
         compared = [_compare(name, SETS[name], folder / name) for name in names]
-    print(f"Kubernetes {control_plane.VERSION}\n\n{report(compared, DIFFERENCES)}")
+    print(f"Kubernetes {control_plane.API_SERVER}\n\n{report(compared, DIFFERENCES)}")
     return 1 if any(comparison.is_failed(DIFFERENCES) for comparison in compared) else 0
 
 
 def _needed(names: Sequence[str]) -> set[str]:
-    needed = {program for name in names for program, _, _ in SETS[name].runs}
+    needed = {programs.SCHEDULER, *(program for name in names for program, _, _ in SETS[name].runs)}
     return needed | ({programs.CONTROLLER_MANAGER} if programs.E2E in needed else set())
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
-from tests.kube.control_plane import DISABLED_PLUGINS, VERSION, ControlPlane, find
+from tests.kube.control_plane import API_SERVER, DISABLED_PLUGINS, ControlPlane
 from tests.system.processes import Process, plain_environment, python, wait_until
 
 from . import programs
@@ -87,8 +87,7 @@ def _hetsched(folder: Path, forced_hold: int | None) -> Iterator[None]:
 
 
 def _kube_scheduler(folder: Path) -> list[str | Path]:
-    program = find("kube-scheduler")
-    assert program is not None
+    program = programs.path_of(programs.SCHEDULER)
     return [program, f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false", "--secure-port=0"]
 
 
@@ -110,7 +109,7 @@ def _node(number: int, *, is_ready: bool) -> Json:
     }  # fmt: skip
     info = {
         "machineID": name, "systemUUID": name, "bootID": name, "kernelVersion": "6.1.0", "osImage": "test",
-        "containerRuntimeVersion": "containerd://2.2.0", "kubeletVersion": f"v{VERSION}", "kubeProxyVersion": "",
+        "containerRuntimeVersion": "containerd://2.2.0", "kubeletVersion": f"v{API_SERVER}", "kubeProxyVersion": "",
         "operatingSystem": "linux", "architecture": "amd64",
     }  # fmt: skip
     addresses = [{"type": "InternalIP", "address": f"10.2.0.{number + 1}"}, {"type": "Hostname", "address": name}]

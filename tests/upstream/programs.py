@@ -1,8 +1,8 @@
 """Build Kubernetes' own tests of scheduling from the released modules that `go.mod` in this folder pins.
 
-The e2e tests and kube-controller-manager are built unchanged. Integration tests start an API server in their process;
-their copy calls an API server of this suite instead: `integration/api_server.go.txt` replaces one function of
-`test/integration/util`, and the import path of that package is changed. No test is edited.
+The e2e tests, kube-scheduler and kube-controller-manager are built unchanged. Integration tests start an API server in
+their process; their copy calls an API server of this suite instead: `integration/api_server.go.txt` replaces one
+function of `test/integration/util`, and the import path of that package is changed. No test is edited.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.kube import control_plane
-from tests.kube.control_plane import VERSION, Unavailable
+from tests.kube.control_plane import API_SERVER, Unavailable
 
 HERE = Path(__file__).resolve().parent
 MODULE = "hetsched.example/tests/upstream"
-CONTROLLER_MANAGER, E2E = "kube-controller-manager", "e2e.test"
+COMMANDS = SCHEDULER, CONTROLLER_MANAGER = "kube-scheduler", "kube-controller-manager"
+E2E = "e2e.test"
 _FUNCTION = HERE / "integration" / "api_server.go.txt"
 _UTIL = "k8s.io/kubernetes/test/integration/util"
 _IMPORT = re.compile(r'\t(?:(\w+) )?"([^"]+)"')
@@ -30,11 +31,11 @@ _ADDED = ("os", "strings", "k8s.io/client-go/tools/clientcmd")
 
 def path_of(program: str) -> Path:
     """Return the path of a program in the cache; an integration test is the name of its package."""
-    if program in (CONTROLLER_MANAGER, E2E):
-        return control_plane.cache("kube-scheduler") / program
+    if program in (*COMMANDS, E2E):
+        return control_plane.cache() / program
     sources = b"".join(path.read_bytes() for path in (_FUNCTION, HERE / "go.mod", Path(__file__)))
-    folder = f"upstream-{VERSION}-{hashlib.sha256(sources).hexdigest()[:12]}"
-    return control_plane.cache("kube-scheduler").parent / folder / f"{program.replace('/', '_')}.test"
+    folder = f"upstream-{API_SERVER}-{hashlib.sha256(sources).hexdigest()[:12]}"
+    return control_plane.cache().parent / folder / f"{program.replace('/', '_')}.test"
 
 
 def build(programs: Iterable[str]) -> None:
@@ -54,7 +55,7 @@ def build(programs: Iterable[str]) -> None:
             shutil.copyfile(HERE / file, module / file)
         kubernetes = Path(_run(go, module, "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").strip())
         for program in missing:
-            print(f"Building {program} (Kubernetes {VERSION}) …", flush=True)
+            print(f"Building {program} (Kubernetes {API_SERVER}) …", flush=True)
             _build(go, module, kubernetes, program)
 
 
@@ -62,9 +63,9 @@ def _build(go: str, module: Path, kubernetes: Path, program: str) -> None:
     path = path_of(program)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part{os.getpid()}")
-    flags = ["-p", "2", "-trimpath", "-ldflags", f"-s -w {control_plane.version_flags(VERSION)}", "-o", str(part)]
-    if program == CONTROLLER_MANAGER:
-        _run(go, module, "build", *flags, "k8s.io/kubernetes/cmd/kube-controller-manager")
+    flags = ["-p", "2", "-trimpath", "-ldflags", f"-s -w {control_plane.version_flags(API_SERVER)}", "-o", str(part)]
+    if program in COMMANDS:
+        _run(go, module, "build", *flags, f"k8s.io/kubernetes/cmd/{program}")
     elif program == E2E:
         _run(go, module, "test", "-c", "-vet=off", *flags, "k8s.io/kubernetes/test/e2e")
     else:
