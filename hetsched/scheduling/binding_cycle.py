@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -226,13 +226,11 @@ def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
     by_result: dict[BindingResult, list[BindingOutcome]] = defaultdict(list)
     for outcome in outcomes:
         by_result[outcome.result].append(outcome)
-    reasons: dict[Message, list[int]] = defaultdict(list)
-    for outcome in by_result[BindingResult.REFUSED]:
-        reasons[verbatim(outcome.message)].append(outcome.pod_id)
+    reasons, waits = _by_message(by_result[BindingResult.REFUSED]), _by_message(by_result[BindingResult.WAITING])
     apply_while_binding(cluster, confirm, [outcome.pod_id for outcome in by_result[BindingResult.BOUND]])
-    if by_result[BindingResult.WAITING]:  # nothing was written, so the next run may retry immediately
-        pods = [outcome.pod_id for outcome in by_result[BindingResult.WAITING]]
-        Pod.objects.filter(pk__in=pods, state=State.BINDING.value).update(not_before=database_now())
+    for message, pods in waits.items():  # no binding was written, so the next run may retry immediately
+        waiting = Pod.objects.filter(pk__in=pods, state=State.BINDING.value)
+        waiting.update(not_before=database_now(), message=message)
     for reason, pods in reasons.items():
         apply_while_binding(cluster, partial(reject, reason=reason), pods)
     for result in (BindingResult.REFUSED, BindingResult.LOST, BindingResult.GONE):
@@ -248,6 +246,14 @@ def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:
                 "bindings", cluster=cluster.name, result=result.value, pods=len(by_result[result]), reason=some.message
             )
     return len(by_result[BindingResult.BOUND])
+
+
+def _by_message(outcomes: Iterable[BindingOutcome]) -> dict[Message, list[int]]:
+    """Return the ids of the pods by message."""
+    found: dict[Message, list[int]] = defaultdict(list)
+    for outcome in outcomes:
+        found[verbatim(outcome.message)].append(outcome.pod_id)
+    return found
 
 
 def apply_while_binding(cluster: Cluster, act: Callable[[int, list[int]], object], pods: list[int]) -> None:

@@ -105,9 +105,12 @@ def test_pod_is_bound_when_its_conditions_are_true(api: Api, cluster: Cluster, f
     assert abs(datetime.now(UTC) - written) < timedelta(minutes=5)
     assert binding_cycle.run(cluster.pk) == 0
     assert (states(), pod_of(api, "train")["spec"].get("nodeName")) == ({"train": "binding"}, None)
+    device = f"{result['driver']}/{result['pool']}/{result['device']}"
+    assert Pod.objects.get().message == f"device {device} of claim train does not report Attached yet"
     report(api, "train", Attached="True")
     assert binding_cycle.run(cluster.pk) == 1
     assert pod_of(api, "train")["spec"]["nodeName"] == "a"
+    assert Pod.objects.get().message == ""
     assert check_invariants() == []
 
 

@@ -65,7 +65,7 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> int:
     with write_transaction():
         change = ClusterTransaction(advance(cluster_id))
         columns = {"started_at": change.now} if to is State.RUNNING else {}
-        change.move_rows(pods, to, **columns)
+        change.move_rows(pods, to, message="", **columns)
         change.close()
     return change.cluster.revision
 
