@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.engine.cluster import device_search
 from hetsched.engine.cluster.device_search import DeviceSearch
 from tests import parts
 from tests.kube import control_plane
@@ -60,11 +61,19 @@ def test_planted_bug_is_found(
 
 
 @needs_kube_scheduler
-@pytest.mark.parametrize("method", ["_is_free", "_has_capacity", "_has_counters", "_meets_constraints"])
+@pytest.mark.parametrize(
+    ("owner", "condition"),
+    [
+        (DeviceSearch, "_is_free"),
+        (device_search, "_has_capacity"),
+        (DeviceSearch, "_has_counters"),
+        (DeviceSearch, "_meets_constraints"),
+    ],
+)
 def test_search_without_a_condition_is_found(
-    kube_scheduler: KubeScheduler, method: str, monkeypatch: pytest.MonkeyPatch
+    kube_scheduler: KubeScheduler, owner: object, condition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeviceSearch, method, lambda *_: True)
+    monkeypatch.setattr(owner, condition, lambda *_: True)
     batches = (range(first, first + 50) for first in range(0, CASES, 50))
     assert any(compare(DEVICES, kube_scheduler, batch).unexplained for batch in batches)
 
