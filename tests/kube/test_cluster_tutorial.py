@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import json
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from urllib.error import HTTPError
 
 import pytest
 
+from hetsched.adapters.kubernetes.resources import NODES, PODS
 from tests.kube import access, kinds
 from tests.kube.control_plane import ControlPlane, find
 from tests.kube.foreign_scheduler import kube_scheduler
@@ -177,7 +179,7 @@ def release(plane: ControlPlane, tmp_path: Path, reader: Reader) -> Iterator[Loc
 
 
 def test_reader_gets_from_the_wheel_to_a_bound_pod(plane: ControlPlane, reader: Reader, release: LocalRelease) -> None:
-    install, look, helm_install, helm_test, *others = steps()
+    install, look, helm_install, helm_test, *others, wait_for_node = steps()
     start = time.monotonic()
     reader.follow(install)
     for kind in sorted(KINDS, key=lambda kind: kind == SHOWN):
@@ -193,6 +195,12 @@ def test_reader_gets_from_the_wheel_to_a_bound_pod(plane: ControlPlane, reader: 
     with kube_scheduler(plane), Kubelet(api, rule), StatefulSetController(release):
         for step in (helm_install, helm_test, *others):
             reader.follow(step)
+        # Which of the free nodes is chosen depends on the pods that kube-scheduler has placed by then.
+        nodes = {json.loads(item)["metadata"]["name"] for page, _ in api.list_pages(NODES) for item in page}
+        assert wait_for_node.output.strip() in nodes
+        reader.follow(wait_for_node._replace(output="…\n"))
+        second = json.loads(api.get(PODS.path(namespace="default", name="second")))
+        assert second["spec"]["nodeName"] in nodes
     seconds = time.monotonic() - start
     print(f"{len(steps())} commands, {seconds:.0f} s")
     assert seconds < MOST_SECONDS
