@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hetsched.adapters.objects.storage import BIND_COMPLETED, SELECTED_NODE
+from hetsched.adapters.objects.storage import SELECTED_NODE, is_bound
 from hetsched.contracts.message import Message
 
 from .api import Api, ApiFailure, Resource
@@ -59,8 +59,9 @@ def _claim(api: Api, request: BindingRequest, name: str, volume: str) -> Binding
         return BindingOutcome(
             request.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name)
         )
-    if _is_bound(found):
-        if volume and spec.get("volumeName") != volume:
+    phase, bound_to = found.get("status", {}).get("phase", ""), spec.get("volumeName", "")
+    if is_bound(phase, meta.get("annotations", {}), bound_to):
+        if volume and bound_to != volume:
             message = Message("claim {claim} was bound to a volume other than {volume}", claim=name, volume=volume)
             return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
         return None
@@ -70,16 +71,6 @@ def _claim(api: Api, request: BindingRequest, name: str, volume: str) -> Binding
     if volume:
         return _take(api, request, found, volume) or waits
     return _select(api, request, found) or waits
-
-
-def _is_bound(claim: dict[str, Any]) -> bool:
-    """Return whether a claim is bound to a volume. The annotation precedes the phase, which a controller may not write.
-
-    Source: kube-scheduler's isPVCFullyBound reads only the annotation and the name of the volume.
-    """
-    if claim.get("status", {}).get("phase") == "Bound":
-        return True
-    return bool(claim.get("spec", {}).get("volumeName")) and BIND_COMPLETED in claim["metadata"].get("annotations", {})
 
 
 def _take(api: Api, request: BindingRequest, claim: dict[str, Any], name: str) -> BindingOutcome | None:

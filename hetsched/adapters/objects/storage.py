@@ -11,7 +11,7 @@ Source: Kubernetes core/v1 and storage.k8s.io/v1; component-helpers/storage/volu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
@@ -60,12 +60,21 @@ def persistent_volume(root: FieldView) -> PersistentVolume:
     )
 
 
+def is_bound(phase: str, annotations: Mapping[str, str], volume: str) -> bool:
+    """Return whether a claim with this phase, these annotations and this volume name is bound to the volume.
+
+    The annotation precedes the phase, which a controller may not write.
+    Source: kube-scheduler's isPVCFullyBound, which reads only the annotation and the name of the volume.
+    """
+    return phase == "Bound" or (phase != "Lost" and bool(volume) and BIND_COMPLETED in annotations)
+
+
 def volume_claim(root: FieldView, namespace: str) -> VolumeClaim:
     """Read a PersistentVolumeClaim."""
     meta, spec = metadata(root), root.view("spec")
     phase = root.view("status").choice("phase", _PHASES, "")
     named = spec.text("volumeName")
-    bound = phase in ("", "Bound") or (phase == "Pending" and BIND_COMPLETED in meta.annotations())
+    bound = not phase or is_bound(phase, meta.annotations(), named)
     return VolumeClaim(
         namespace=namespace,
         name=meta.text("name"),

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from hetsched.contracts.cpu_manager import members
 
-MEMORY = "memory"
 Amounts = tuple[tuple[str, int], ...]  # kinds of memory with bytes
 Hints = list[tuple[int, bool]]  # affinities as bits, and whether each is preferred
 
