@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hetsched.contracts.cpu_manager import Topology
+from hetsched.contracts.cpu_topology import Topology
 from hetsched.engine.numa import topology_manager
 from hetsched.engine.numa.memory_manager import MemoryManager
 from hetsched.engine.numa.resource_managers import CpuManager

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hetsched.contracts.cpu_manager import Cpu, Topology, strategy_of, take
+from hetsched.contracts.cpu_manager import strategy_of, take
+from hetsched.contracts.cpu_topology import Cpu, Topology
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu, MachineProblem

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from msgspec import UNSET
 
-from hetsched.contracts.cpu_manager import members
+from hetsched.contracts.cpu_topology import members
 from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.objects.allocation import ZoneGrant
 from hetsched.contracts.objects.pinned_memory import MemoryGrant

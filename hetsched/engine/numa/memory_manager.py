@@ -17,7 +17,7 @@ from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
-from hetsched.contracts.cpu_manager import members
+from hetsched.contracts.cpu_topology import members
 
 Amounts = tuple[tuple[str, int], ...]  # kinds of memory with bytes
 Hints = list[tuple[int, bool]]  # affinities as bits, and whether each is preferred

@@ -6,7 +6,8 @@ from functools import cache, lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from hetsched.contracts.cpu_manager import Cpu, Topology, members, strategy_of, take
+from hetsched.contracts.cpu_manager import strategy_of, take
+from hetsched.contracts.cpu_topology import Cpu, Topology, members
 from hetsched.contracts.objects.kubelet_options import KubeletOptions
 
 from .memory_manager import Amounts, Hints, MemoryZone

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from hetsched.contracts.cpu_manager import members
+from hetsched.contracts.cpu_topology import members
 from hetsched.contracts.objects.kubelet_options import MOST_MODELLED_NUMA_NODES
 
 from .memory_manager import Block, Hints, MemoryManager

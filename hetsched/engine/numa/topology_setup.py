@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from hetsched.contracts.cpu_manager import Cpu, Topology
+from hetsched.contracts.cpu_topology import Cpu, Topology
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.objects.kubelet_options import assigns_memory, read_options
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport

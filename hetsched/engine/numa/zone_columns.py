@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetsched.contracts.cpu_manager import Topology
+from hetsched.contracts.cpu_topology import Topology
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport, NumaZone, is_unreadable
 from hetsched.contracts.units import CPU, MEMORY, MIB

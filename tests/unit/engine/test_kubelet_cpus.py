@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from hetsched.contracts.cpu_manager import Cpu, Strategy, Topology, take
+from hetsched.contracts.cpu_manager import Strategy, take
+from hetsched.contracts.cpu_topology import Cpu, Topology
 
 PACKED = Strategy()
 

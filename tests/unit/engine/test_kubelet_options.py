@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hetsched.contracts.api.decision import Verdict
-from hetsched.contracts.cpu_manager import Cpu, Topology
+from hetsched.contracts.cpu_topology import Cpu, Topology
 from hetsched.contracts.objects.kubelet_options import (
     KubeletOptions,
     parse_options,
