@@ -20,7 +20,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
-from hetsched.contracts.objects.node_report import GpuCard
+from hetsched.contracts.objects.node_report import GpuCard, zone_name
 from hetsched.contracts.units import CPU, GPU_RESOURCES, MIB, parse_amount
 
 REGISTERS = ("hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register")
@@ -97,7 +97,7 @@ def _cards(registered: list[_Card]) -> tuple[GpuCard, ...]:
             vendor=vendor_of(card.model) or "nvidia",
             memory_mib=card.memory_mib if card.memory_mib is not None and 0 < card.memory_mib < 2**40 else None,
             # HAMi also writes 0 if the machine has no NUMA, so 0 is treated as unknown
-            numa_zone=f"node-{card.numa}" if card.numa > 0 else None,
+            numa_zone=zone_name(card.numa) if card.numa > 0 else None,
             healthy=card.healthy,
         )
         for index, card in zip(numbered, registered, strict=True)

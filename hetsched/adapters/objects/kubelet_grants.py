@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import KubeletState, MemoryBlock
-from hetsched.contracts.objects.node_report import KubeletGrant, NumaZone
+from hetsched.contracts.objects.node_report import KubeletGrant, NumaZone, zone_name
 from hetsched.contracts.objects.pinned_memory import MemoryGrant, is_memory
 from hetsched.contracts.units import GPU_RESOURCES, INT64_MAX
 
@@ -38,7 +38,7 @@ def zones_of_devices(kubelet: KubeletState, zones: tuple[NumaZone, ...], problem
             what = f"{resource}: devices are near several zones; the predicted kubelet verdict ignores their zones"
             problems.append(f"DeviceZonesUnknown: {what}")
             continue
-        near_one = {device: f"node-{near[0]}" for device, near in devices.items() if near}
+        near_one = {device: zone_name(near[0]) for device, near in devices.items() if near}
         if len(found) < MOST_RESOURCES and any(zone in names for zone in near_one.values()):
             found[resource] = {device: zone for device, zone in near_one.items() if zone in names}
     return found
@@ -111,7 +111,7 @@ def _memory(containers: Mapping[str, tuple[MemoryBlock, ...]]) -> tuple[MemoryGr
             if is_memory(block.kind) and len(block.kind) <= _MOST_TEXT and 0 < block.size <= INT64_MAX:
                 sizes[tuple(sorted(set(block.zones))), block.kind] += block.size
     return tuple(
-        MemoryGrant(tuple(f"node-{zone}" for zone in zones), kind, size)
+        MemoryGrant(tuple(map(zone_name, zones)), kind, size)
         for (zones, kind), size in sorted(sizes.items())[:MOST_RESOURCES]
         if zones and size <= INT64_MAX
     )

@@ -13,6 +13,11 @@ from .pinned_memory import MemoryGrant
 HARD_EFFECTS = ("NoSchedule", "NoExecute")  # effects that keep pods without a matching toleration away
 
 
+def zone_name(zone: int | str) -> str:
+    """Return the name of the NUMA zone with an ID in the engine and the API."""
+    return f"node-{zone}"
+
+
 class Taint(msgspec.Struct, frozen=True):
     key: str
     value: str = ""
