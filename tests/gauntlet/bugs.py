@@ -59,8 +59,8 @@ BUGS = (
     Bug(
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
         "hetsched/scheduling/binding_cycle.py",
-        "    for outcome in by_result[BindingResult.REFUSED]:\n",
-        "    for outcome in by_result[BindingResult.REFUSED] + by_result[BindingResult.UNKNOWN]:\n",
+        "_by_message(by_result[BindingResult.REFUSED])",
+        "_by_message(by_result[BindingResult.REFUSED] + by_result[BindingResult.UNKNOWN])",
         "tests/kube/test_binding_faults.py::test_busy_server_leaves_the_pod_with_its_reservation",
     ),
     Bug(

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.objects.cards import cards_in_maintenance, cards_of
@@ -32,9 +31,9 @@ from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.status import ProtectedPods
 from hetsched.engine.gpu.links import Table
 from hetsched.engine.gpu.workload_mix import Mix, mix_of_shapes
-from hetsched.engine.numa.kubelet_admission import predicted
+from hetsched.engine.numa.predicted_assignment import predicts, with_predicted
 from hetsched.engine.numa.reported_zones import availability, devices_by_zone, static_memory, zoned_devices, zones_of
-from hetsched.engine.numa.topology_setup import KUBELET, Setup, bitset_words
+from hetsched.engine.numa.topology_setup import Setup, bitset_words
 from hetsched.engine.numa.zones import Zones
 
 from .avoided_nodes import AvoidedNodes
@@ -324,7 +323,7 @@ class ClusterState:
     def completes(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
         """Return whether `assume` may add GPUs, zones or CPUs to an allocation on a row."""
         return bool(compiled.shape.gpu is not None and not allocation.gpus and self.cards[row]) or (
-            self._predicts_zones(compiled, row, allocation) or self._predicts_memory(compiled, row, allocation)
+            predicts(self, compiled, row, allocation)
         )
 
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> PlacedPod:
@@ -333,7 +332,7 @@ class ClusterState:
             cards = self._lowest_cards(request.shape, row)
             allocation = msgspec.structs.replace(allocation, gpus=cards)
         if request.compiled.kubelet_assigns:
-            allocation = self._with_predicted(request.compiled, row, allocation)
+            allocation = with_predicted(self, request.compiled, row, allocation)
         placed = PlacedPod(request.pod, request.compiled, row, allocation)
         key = request.pod.key
         if key in self.placed_pods:
@@ -411,37 +410,6 @@ class ClusterState:
             if len(held) < demand.count and milli_free[card.index] >= demand.milli:
                 held.append(grant_card(card, demand.milli, demand.memory_mib))
         return tuple(held)
-
-    def _with_predicted(self, compiled: CompiledShape, row: int, allocation: Allocation) -> Allocation:
-        """Add the zones, CPUs and memory that the node's kubelet is predicted to assign and that are not stated."""
-        zones = self._predicts_zones(compiled, row, allocation)
-        memory = self._predicts_memory(compiled, row, allocation)
-        if not zones and not memory:
-            return allocation
-        taken = predicted(self, row, compiled.shape)
-        if memory:
-            allocation = msgspec.structs.replace(allocation, memory=taken.memory or UNSET)
-        if zones:
-            policy = KUBELET if self._setup(row).pins and compiled.kubelet_pins else allocation.cpu_policy
-            allocation = msgspec.structs.replace(allocation, predicted=taken.zones, cpu_policy=policy)
-        return allocation
-
-    def _predicts_zones(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
-        """Return whether the node's kubelet will assign zones or CPUs that the allocation does not state."""
-        if not (compiled.kubelet_pins or compiled.zoned_devices):
-            return False
-        if allocation.zones or allocation.predicted or allocation.cpu_policy == KUBELET:
-            return False
-        setup = self._setup(row)
-        return setup.pins or setup.policy != "none"
-
-    def _predicts_memory(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
-        """Return whether the node's kubelet will assign memory that the allocation does not state."""
-        return compiled.static_memory and not allocation.memory and self._setup(row).memory
-
-    def _setup(self, row: int) -> Setup:
-        setup: Setup = self.setups.values[self.columns.field("topology_setup")[row]]
-        return setup
 
     # -- whole-state operations ----------------------------------------------------------------------------------
 

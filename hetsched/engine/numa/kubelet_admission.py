@@ -3,23 +3,17 @@
 A verdict is predicted only on nodes with known zones: for a Guaranteed pod with whole CPUs if the CPU manager is
 static, for every Guaranteed pod if the memory manager is static, and for a pod with devices if the topology policy
 aligns them. Nodes in equal states share one prediction. A GPU is free for the kubelet if no pod uses any share of it;
-devices without a stated zone produce no hint. The zones, CPUs and memory that a kubelet is predicted to assign are
-reserved (`predicted`) until its actual assignment is reported.
+devices without a stated zone produce no hint.
 Source: see `topology_manager`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
-from msgspec import UNSET
 
-from hetsched.contracts.cpu_topology import members
-from hetsched.contracts.cpuset import format_cpuset
-from hetsched.contracts.objects.allocation import ZoneGrant
-from hetsched.contracts.objects.pinned_memory import MemoryGrant
 from hetsched.contracts.objects.workload import Shape
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, WORD_BITS, Bools, Ints, Rows, Vocabulary, Window
 from hetsched.engine.cluster.state_view import StateView
@@ -221,38 +215,3 @@ class KubeletAdmission:
             )
             for zone in parts
         )
-
-
-class Prediction(NamedTuple):
-    """Resources that a kubelet would assign to a pod, both empty if it would reject the pod."""
-
-    zones: tuple[ZoneGrant, ...] = ()
-    memory: tuple[MemoryGrant, ...] = ()
-
-
-def predicted(state: AdmissionState, row: int, shape: Shape) -> Prediction:
-    """Return the resources that the node's kubelet would assign to a pod."""
-    admission = KubeletAdmission.of(shape, state)
-    facts = state.zones.nodes.get(row)
-    if admission is None or facts is None:
-        return Prediction()
-    _, found = admission.assignments(Window(state.columns, np.array([row], np.intp)))
-    if not found or found[0].reason:
-        return Prediction()
-    taken = found[0]
-    grants = []
-    for position, count in enumerate(taken.cpus):
-        cpus = [cpu for cpu in taken.cpu_ids if facts.zone_of_cpu[cpu] == position]
-        devices = {name: counts[position] for name, counts in taken.devices if counts[position]}
-        if count or devices:
-            named = format_cpuset(cpus) if cpus else None
-            grants.append(ZoneGrant(facts.names[position], named, 1000 * count, devices=devices or UNSET))
-    sizes: dict[tuple[int, str], int] = {}
-    for block in taken.memory:  # the last block of a zone determines the group of the zone, so it remains the last
-        key = block.affinity, block.kind
-        sizes[key] = sizes.pop(key, 0) + block.size
-    memory = tuple(
-        MemoryGrant(tuple(facts.names[position] for position in members(affinity)), kind, size)
-        for (affinity, kind), size in sizes.items()
-    )
-    return Prediction(tuple(grants), memory)
