@@ -275,7 +275,8 @@ def test_gpu_agent_mounts_no_other_kubelet_files() -> None:
     paths = {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     assert paths == {
         "/proc", "/sys", "/var/lib/hetsched-agent", "/var/lib/kubelet/config.yaml",
-        "/var/lib/kubelet/cpu_manager_state", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources",
+        "/var/lib/kubelet/cpu_manager_state", "/var/lib/kubelet/memory_manager_state",
+        "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources",
     }  # fmt: skip
     mounts = {volume_mount["mountPath"] for volume_mount in spec["containers"][0]["volumeMounts"]}
     assert {"/host/var/lib/kubelet/config.yaml", "/host/var/lib/kubelet/cpu_manager_state"} <= mounts
