@@ -84,6 +84,14 @@ def test_manifest_of_a_shape_is_a_valid_what_if(api: Callable[..., Api], cluster
     assert answer.json()["verdict"] == "placed"
 
 
+def test_manifest_of_a_guaranteed_shape_has_limits(api: Callable[..., Api], cluster: Cluster) -> None:
+    submit(cluster, [a_pod("db").cpu("3").memory("2Gi").guaranteed().build()], actor=SYSTEM)
+    manifest = shape_of(api("viewer").get(ADDRESS), "3")["manifest"]
+    (container,) = manifest["spec"]["containers"]
+    assert container["resources"]["limits"] == container["resources"]["requests"] == {"cpu": "3", "memory": "2Gi"}
+    assert "annotations" not in manifest["metadata"]
+
+
 def test_limited_token_does_not_see_the_owners_of_shapes(api: Callable[..., Api], cluster: Cluster) -> None:
     submit(cluster, [a_pod("web").cpu("3").build()], actor=SYSTEM)
     seen = api("submitter", "team").get(ADDRESS)

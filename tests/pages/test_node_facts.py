@@ -12,7 +12,9 @@ from django.utils import timezone
 
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
 from hetsched.contracts.objects.node_report import CardLink, KubeletGrant, PowerReport
+from hetsched.contracts.objects.pinned_memory import MemoryGrant
 from hetsched.contracts.times import rfc3339
+from hetsched.contracts.units import MIB
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation
 from tests.builders import a_card, a_node, a_pod
@@ -137,6 +139,21 @@ def test_memory_of_zones_is_unknown_where_pods_hold_memory_of_any_zone(viewer: C
     text = words(viewer, "/nodes/n1/numa/")
     assert text.count("memory 16 GiB, not counted per zone") == 2
     assert "0 B of 16 GiB" not in text
+
+
+def test_memory_assigned_by_the_kubelet_is_shown_by_zone(viewer: Client, db: None) -> None:
+    numa = a_node("n1").zone("node-0", "0-3", memory="16Gi").zone("node-1", "4-7", memory="16Gi").build().numa
+    assert numa is not None
+    zones = tuple(msgspec.structs.replace(zone, assignable={"memory": 15 * 1024 * MIB}) for zone in numa.zones)
+    static = msgspec.structs.replace(numa, zones=zones, memory_manager_policy="Static")
+    cluster = a_cluster(a_node("n1").having(numa=static))
+    (pod,) = placed(cluster, "n1", a_pod("db").memory("4Gi"))
+    held = Allocation(memory=(MemoryGrant(("node-1",), "memory", 4096 * MIB),))
+    Reservation.objects.filter(pod=pod).update(allocation=held)
+    text = words(viewer, "/nodes/n1/numa/")
+    assert "memory, assigned by the kubelet 0 B of 15 GiB" in text
+    assert "memory, assigned by the kubelet 4 GiB of 15 GiB" in text
+    assert "not counted per zone" not in text
 
 
 def test_uncounted_memory_of_a_zone_is_not_shown_as_free(viewer: Client, db: None) -> None:

@@ -93,7 +93,8 @@ def _reduce(shape: Shape) -> Shape:
 def _pod_of(shape: Shape, labels: dict[str, str]) -> PodSpec:
     """Return a pod of this shape; it keeps the labels that define the shape."""
     kept = {name: value for name, value in labels.items() if name in (keys.ISA, keys.ARCH, keys.QEMU)}
-    return PodSpec(_NAMESPACE, "one-more", shape, labels=kept)
+    guaranteed = shape.guaranteed or any(container.memory for container in shape.containers)
+    return PodSpec(_NAMESPACE, "one-more", shape, labels=kept, qos="Guaranteed" if guaranteed else "BestEffort")
 
 
 def _sort_key(shape: Shape) -> tuple[int, int, int, bytes]:

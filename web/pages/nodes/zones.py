@@ -148,10 +148,11 @@ def _memory(zone: facts.ZoneFacts, *, spread: bool) -> Context | None:
     return {**shown, "uncounted": held.count(0), "counted": any(held) or not (held or spread)}
 
 
-def _static_memory(zone: facts.ZoneFacts) -> list[tuple[str, str, str]]:
-    """Return the free and the whole memory of the static memory manager by kind, empty if it is unknown."""
+def _static_memory(zone: facts.ZoneFacts) -> list[Context]:
+    """Return the use of the static memory manager's memory by kind, empty if it is unknown."""
     free = zone.static_memory_free or {}
-    return [(kind, free[kind], whole) for kind, whole in (zone.static_memory or {}).items() if kind in free]
+    amounts = ((kind, parse_amount(kind, whole)) for kind, whole in (zone.static_memory or {}).items() if kind in free)
+    return [use(kind, whole, whole - parse_amount(kind, free[kind])) for kind, whole in amounts]
 
 
 def _cpu(zone: facts.ZoneFacts) -> Context | None:
