@@ -151,8 +151,8 @@ def test_memory_assigned_by_the_kubelet_is_shown_by_zone(viewer: Client, db: Non
     held = Allocation(memory=(MemoryGrant(("node-1",), "memory", 4096 * MIB),))
     Reservation.objects.filter(pod=pod).update(allocation=held)
     text = words(viewer, "/nodes/n1/numa/")
-    assert "memory, assigned by the kubelet 0 B of 15 GiB" in text
-    assert "memory, assigned by the kubelet 4 GiB of 15 GiB" in text
+    assert "memory 0 B of 15 GiB assigned by the kubelet" in text
+    assert "memory 4 GiB of 15 GiB assigned by the kubelet" in text
     assert "not counted per zone" not in text
 
 
