@@ -102,6 +102,14 @@ def bench(
             " skipped.",
         ),
     ] = None,
+    backlog: Annotated[
+        bool,
+        typer.Option(
+            "--backlog",
+            help="Suspend the scheduler while the measured pods of scheduler_perf are created, and measure from its"
+            " resumption: the throughput of the scheduler without that of the creation.",
+        ),
+    ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Test case of scheduler_perf to run; repeatable.")
     ] = None,
@@ -133,7 +141,7 @@ def bench(
         folder = scheduler_perf or scheduler_perf_suite.find_configurations()
         names = sizes or [_QUICK_SIZE if quick else _SIZE]
         measured = partial(scheduler_perf_suite.run, document, configurations=folder, sizes=names, only=only or ())
-        run = partial(measured, program=program, database=database, turns=turns, on_rows=_note_rows)
+        run = partial(measured, program=program, database=database, turns=turns, backlog=backlog, on_rows=_note_rows)
         show = scheduler_perf_table.show
     elif scenario is Benchmark.CLUSTER:
         from . import cluster

@@ -1,4 +1,4 @@
-"""CPU time and memory of processes under measurement, by program.
+"""CPU time, memory and suspension of processes under measurement.
 
 On Linux, the CPU time is read from `/proc`: the user and system time of a process and of all its running descendants.
 Other systems yield no result. The time of processes that ended between two measurements is not included.
@@ -7,10 +7,12 @@ Source: proc(5).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -49,6 +51,25 @@ def pids_of(root: int, role: str) -> list[int]:
     """Return the process IDs of a program in a process tree."""
     found = _all()
     return sorted(pid for pid in _descendants(root, found) if _program(found[pid][1]) == role)
+
+
+@contextlib.contextmanager
+def suspended(root: int) -> Iterator[None]:
+    """Context manager that suspends a process tree with SIGSTOP, parents first, and resumes it at the end."""
+    pids: list[int] = []
+    try:
+        while new := sorted(_descendants(root, _all()) - set(pids)):  # a process may have forked in between
+            pids += new
+            _signal(new, signal.SIGSTOP)
+        yield
+    finally:
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def parent_of(pid: int) -> int:

@@ -3,8 +3,9 @@
 As in scheduler_perf, the scheduler starts before the operations. A warm-up pod shows that it is ready. Pods of an
 operation that is not measured are created and waited for, unless the operation skips the wait. Churn and deletions at a
 rate run in the background until the last operation ends. The throughput is the number of measured pods divided by the
-time from the first creation request to the last binding. Terminating pods are deleted at once, because there are no
-kubelets.
+time from the first creation request to the last binding. With `backlog`, the scheduler is suspended while the measured
+pods are created, and the time begins when it is resumed: this is the throughput of the scheduler alone. Terminating
+pods are deleted at once, because there are no kubelets.
 Source: test/integration/scheduler_perf/executor.go.
 """
 
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +27,7 @@ import msgspec
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.resources import PODS
+from hetsched.lab.bench.processes import suspended
 
 from ..cluster_objects import AT_ONCE, PodWatch
 from ..rivals import Rival, run_scheduler
@@ -52,6 +54,7 @@ _SETTLE_SECONDS = 1.0
 class Measurement(msgspec.Struct, frozen=True):
     """Results of one run: pods/s bound and created, and the sorted times from creation to binding in ms.
 
+    If the pods are a backlog, the times are those from the resumption of the scheduler.
     `missing` is the number of pods that were not bound, with the `reason` if the run ended early.
     """
 
@@ -66,11 +69,16 @@ class RunFailed(Exception):
     """Raised within a run that cannot go on; the text contains the reason."""
 
 
-def measure(api: Api, rival: Rival, kubeconfig: Path, folder: Path, workload: PerfWorkload) -> Measurement:
-    """Run a workload with a scheduler that has `folder` for its files, and delete all objects. Raises: ApiFailure."""
+def measure(
+    api: Api, rival: Rival, kubeconfig: Path, folder: Path, workload: PerfWorkload, *, backlog: bool = False
+) -> Measurement:
+    """Run a workload with a scheduler that has `folder` for its files, and delete all objects.
+
+    With `backlog`, the scheduler is suspended while measured pods are created. Raises: ApiFailure.
+    """
     try:
         with PodWatch(api, evict=True) as watch, run_scheduler(rival, kubeconfig, folder) as running:
-            run = _Run(ObjectFactory(api, rival.name), watch, workload, running.process, folder / "log")
+            run = _Run(ObjectFactory(api, rival.name), watch, workload, running.process, folder / "log", backlog)
             try:
                 return run.measured()
             except (ApiFailure, RunFailed) as failure:
@@ -89,12 +97,14 @@ class _Run:
         workload: PerfWorkload,
         process: subprocess.Popen[bytes],
         log: Path,
+        backlog: bool,
     ) -> None:
         self._objects = objects
         self._watch = watch
         self._workload = workload
         self._process = process
         self._log = log
+        self._backlog = backlog
         self._ended = threading.Event()
         self._background: list[threading.Thread] = []
         self._unfinished: dict[str, list[str]] = {}
@@ -191,10 +201,14 @@ class _Run:
             sent[pod[0]] = time.monotonic()
             self._objects.post(PODS, pod[1], namespace)
 
+        is_backlog = self._backlog and operation.collect_metrics and not operation.skip_wait_to_completion
         began = time.monotonic()
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        with suspended(self._process.pid) if is_backlog else nullcontext(), ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(create, pods))
         created = time.monotonic()
+        created_rate = len(sent) / max(created - began, 1e-3)
+        if is_backlog:
+            began, sent = created, dict.fromkeys(sent, created)
         if operation.skip_wait_to_completion:
             self._unfinished.setdefault(namespace, []).extend(sent)
             return
@@ -208,7 +222,7 @@ class _Run:
         waited = sorted(1000 * (self._watch.bound[key] - at) for key, at in sent.items() if key in self._watch.bound)
         rate = len(bound) / max(max(bound) - began, 1e-3) if bound else 0.0
         self._measurement = Measurement(
-            rate, len(sent) / max(created - began, 1e-3), tuple(waited), len(missing), self._reason() if missing else ""
+            rate, created_rate, tuple(waited), len(missing), self._reason() if missing else ""
         )
 
     def _wait(

@@ -63,12 +63,14 @@ def run(
     program: Path,
     database: str = "",
     turns: int = 1,
+    backlog: bool = False,
     progress: Progress | None = None,
     on_rows: Callable[[Sequence[BenchmarkRow]], None] = lambda rows: None,
 ) -> Scenario:
     """Measure both schedulers, in turns, with the workloads named in `sizes`; `program` is kube-scheduler.
 
-    `database` is the URL of a PostgreSQL server for hetsched, empty for SQLite.
+    `database` is the URL of a PostgreSQL server for hetsched, empty for SQLite. With `backlog`, the measured pods are
+    created while the scheduler is suspended.
     `on_rows` receives the rows of each workload when it is finished, so that an interrupted run keeps them.
     Raises: InputError `ClusterInUse`, `ConfigurationMissing`, `UnknownTestCase`, `NoWorkload`; ApiFailure.
     """
@@ -99,7 +101,7 @@ def run(
                 notify(2 * turns * number + turn, 2 * turns * len(workloads))
                 rival = rivals[turn % 2]
                 with tempfile.TemporaryDirectory(dir=name) as folder:
-                    one = measure(api, rival, path, Path(folder), workload)
+                    one = measure(api, rival, path, Path(folder), workload, backlog=backlog)
                 found[rival.case].append(one)
                 measured += len(one.waited) + one.missing
                 missing += one.missing
@@ -111,6 +113,7 @@ def run(
             rows += finished
     facts = {
         **machine(), **facts_of(database), "turns": turns, "configurations": str(configurations), "nodes": _NODE_FACTS,
+        "measured pods": "created while the scheduler is suspended" if backlog else "created while it runs",
         "failed": failed, "skipped": [{"case": one.name, "reason": one.reason} for one in skipped],
     }  # fmt: skip
     return Scenario("cluster", tuple(rows), facts, Checks(measured, missing))
