@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.checks import Tags
 from django.core.management.base import BaseCommand
 
 from hetsched.inventory.connections import api_of
@@ -13,6 +14,8 @@ from hetsched.scheduling import informer_process
 
 class Command(BaseCommand):
     help = "Run the informers of the connected Kubernetes clusters; several processes share the clusters."
+    # The checks of the URLs would import the web application, which needs 30 MiB.
+    requires_system_checks = (Tags.security, Tags.compatibility)
 
     def handle(self, *args: Any, **options: Any) -> None:
         dispatch.send_in_background()
