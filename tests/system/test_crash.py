@@ -28,7 +28,7 @@ PACE = {"HETSCHED_LEASE_SECONDS": "2", "HETSCHED_SWEEP_SECONDS": "1", "HETSCHED_
 LONGEST_RECOVERY_SECONDS = 60  # a few seconds on an idle machine
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(120 + 20 * KILLS)
 @pytest.mark.parametrize(
     "backend",
     ["sqlite-valkey", pytest.param("postgres-redis", marks=pytest.mark.needs("postgres", "redis-server"))],
