@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.resources import NODES
+from hetsched.lab.bench.processes import cpu_of, used_seconds
 from tests.kube.control_plane import ControlPlane
 from tests.kube.live import connected, listed, node_of
 from tests.kube.next_version import copy_next_version
@@ -220,6 +221,13 @@ def replace(before: Version, after: Version, service: Service) -> Handover:
     return Handover(terminated, released, acquired, standby_mib)
 
 
+def describe_cores(used: Mapping[str, float], seconds: float) -> str:
+    """Return the processor time by program, in cores, of the test with its clients and of all that it started."""
+    cores = {name: value / seconds for name, value in used.items()}
+    parts = ", ".join(f"{name} {value:.2f}" for name, value in cores.items() if value >= 0.01)
+    return f"{sum(cores.values()):.2f} of {os.cpu_count()}: {parts}"
+
+
 @pytest.fixture
 def ours(plane: ControlPlane) -> Iterator[Plane]:
     with connected(plane, HETSCHED_LEASE_SECONDS=str(LEASE_SECONDS), HETSCHED_SWEEP_SECONDS="1") as found:
@@ -245,7 +253,10 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
     with load.running():
         wait_until(lambda: any(map(node_of, listed(api)[0])), what=ours.log_tails, seconds=PATIENCE_SECONDS)
         began = time.time()
+        used = cpu_of(os.getpid())
         time.sleep(STEADY_SECONDS)
+        used = used_seconds(used, cpu_of(os.getpid()))
+        figures["cores in use before the upgrade"] = describe_cores(used, time.time() - began)
         new.run("-m", "django", "prepare")
         time.sleep(STEADY_SECONDS)  # the old version alone on the migrated database
         handovers = [replace(old, new, service), replace(new, old, service)]
