@@ -41,7 +41,7 @@ from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.gpu.eligibility import CardDemand
 from hetsched.engine.gpu.fragmentation import POINTS_PER_GPU
 
-_PREPARED: StateKey[tuple[CardDemand, Floats]] = StateKey("gpu-scarcity")
+_PREPARED: StateKey[tuple[CardDemand, float, Floats]] = StateKey("gpu-scarcity")
 
 _STEEPNESS = 4.0
 """`reserve` raises the prices on the last 1 / _STEEPNESS of a model's nodes."""
@@ -147,20 +147,20 @@ class GpuScarcity:
         if prices is None:
             return SKIP
         gpus = gpu.count * gpu.milli / WHOLE_CARD_MILLI
-        request.memo[_PREPARED] = (CardDemand(gpu, state), POINTS_PER_GPU * gpus * prices)
+        request.memo[_PREPARED] = (CardDemand(gpu, state), POINTS_PER_GPU * gpus, prices)
         return None
 
     def static_key(self, request: Request) -> object:
         return request.shape.gpu
 
     def score(self, request: Request, nodes: Window) -> Floats:
-        wanted, prices = request.memo[_PREPARED]
+        wanted, points, prices = request.memo[_PREPARED]
         serves: Bools = nodes.static("card_milli") > 0
         facts = wanted.facts(nodes, unknown=False)
         if facts is not None:
             serves = serves & facts
         if nodes.rows is not None:
             prices = prices[:, nodes.rows]
-        paid = np.where(serves, prices, 0.0).sum(axis=0)
+        paid = np.where(serves, points * prices, 0.0).sum(axis=0)
         score: Floats = np.maximum(100.0 - paid / np.maximum(serves.sum(axis=0), 1), 0.0)
         return score

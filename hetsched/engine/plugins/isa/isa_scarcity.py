@@ -31,7 +31,7 @@ from hetsched.engine.framework.status import SKIP, Skip
 from hetsched.engine.isa.isa_fit import SECOND, run_on
 from hetsched.engine.isa.isa_strings import covering_counts
 
-_PREPARED: StateKey[Floats] = StateKey("isa-scarcity")
+_PREPARED: StateKey[ClusterState] = StateKey("isa-scarcity")
 
 
 class IsaScarcityParams(Params, frozen=True):
@@ -66,21 +66,25 @@ class IsaScarcity:
         demand = request.shape.isa
         if demand is None or not demand.is_stated:
             return SKIP
+        request.memo[_PREPARED] = state
+        return None
+
+    def score(self, request: Request, nodes: Window) -> Floats:
+        scores: Floats = self._table(request, request.memo[_PREPARED])[nodes.static("isa_offer")]
+        return scores
+
+    def _table(self, request: Request, state: ClusterState) -> Floats:
+        """Return the score of each different ISA of the nodes."""
+        demand = request.shape.isa
+        assert demand is not None  # PreScore skips other pods
         offers = tuple(state.offers.values)
         nodes = tuple(np.bincount(state.all_rows.static("isa_offer"), minlength=len(offers)).tolist())
         runs = [run_on("lattice", "native-first", demand, offer) for offer in offers]
         if self.params.measure == "ratio":
-            table = [100.0 * run.affinity for run in runs]
-        else:
-            for_pod = sum(count for run, count in zip(runs, nodes, strict=True) if run.rank >= SECOND)
-            table = [_score(self.params.measure, count, for_pod) for count in covering_counts(offers, nodes)]
-        request.memo[_PREPARED] = np.array(table, np.float64)
-        return None
-
-    def score(self, request: Request, nodes: Window) -> Floats:
-        table = request.memo[_PREPARED]
-        scores: Floats = table[nodes.static("isa_offer")]
-        return scores
+            return np.array([100.0 * run.affinity for run in runs])
+        for_pod = sum(count for run, count in zip(runs, nodes, strict=True) if run.rank >= SECOND)
+        table = [_score(self.params.measure, count, for_pod) for count in covering_counts(offers, nodes)]
+        return np.array(table, np.float64)
 
 
 def _score(measure: str, for_node: int, for_pod: int) -> float:
