@@ -196,11 +196,13 @@ class Plans:
             or shape.claims
             or shape.devices
             or shape.numa is not None
-            or any(handles(shape) for handles in self._handles)
             or not self._possible
             or self.full
         ):
             return needs_full_cycle
+        for handles in self._handles:  # a loop takes half the time of `any` with a generator
+            if handles(shape):
+                return needs_full_cycle
         if compiled.kubelet_assigns and any(
             (compiled.kubelet_pins and setup.pins)
             or (compiled.zoned_devices and setup.policy != "none")
@@ -269,20 +271,22 @@ class Plans:
         key = (part.number, cards, part.alone)
         found = self._base_ids.get(key)
         if found is None:
-            total: Floats = np.zeros(self._nodes)
-            for plugin in self._scores:
-                if plugin.name in part.scores:
-                    total += plugin.weight * part.scores[plugin.name]
             mask = part.mask
             if cards:
                 mask = mask & (self.state.all_rows.static("cards_healthy") >= cards)
+            rows = np.flatnonzero(mask)
+            total: Floats = np.zeros(len(rows))
+            for plugin in self._scores:
+                if plugin.name in part.scores:
+                    total += plugin.weight * part.scores[plugin.name][rows]
             found = self._base_ids[key] = self._bases
             self._base_parts.append(part)
             self._bases += 1
-            count = self.shapes.candidates[found] = np.count_nonzero(mask)
-            if count * SPARSE < self._nodes:
-                self.shapes.candidate_rows[found, :count] = np.flatnonzero(mask)
-            self.shapes.bases[found] = np.where(mask, total, NOWHERE)
+            self.shapes.candidates[found] = len(rows)
+            if len(rows) * SPARSE < self._nodes:
+                self.shapes.candidate_rows[found, : len(rows)] = rows
+            self.shapes.bases[found] = NOWHERE
+            self.shapes.bases[found, rows] = total
         return found
 
     def _variant(self, request: Request, part: _StaticPart) -> int:
