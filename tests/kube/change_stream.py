@@ -12,27 +12,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
-from hetsched.adapters.kubernetes.resources import (
-    DEVICE_CLASSES,
-    DEVICE_TAINT_RULES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
-from tests.kube.control_plane import API_SERVER
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.kube.devices import DRIVER, MERGE, device, exactly, make_claim, make_class, make_slice, using
+from tests.kube.feature_gates import RULES, TAINT_RULES, enabled, serving
 from tests.kube.pod_history import HOSTNAME, Period, Recorder
 from tests.kube.scene import make, make_pod
 
 Json = dict[str, Any]
-# Kubernetes 1.36 serves DeviceTaintRule with a gate and a version that are off by default.
-IS_STABLE = int(API_SERVER.split(".")[1]) >= 37
-ARGUMENTS = (
-    () if IS_STABLE else ("--feature-gates=DRADeviceTaintRules=true", "--runtime-config=resource.k8s.io/v1beta2=true")
-)
-RULES: Resource = DEVICE_TAINT_RULES.in_all_versions()[0 if IS_STABLE else 1]
+ARGUMENTS = (enabled(*TAINT_RULES), serving(RULES.api_version)) if TAINT_RULES else ()
 STRATEGIC = "application/strategic-merge-patch+json"
 ZONE, TIER = "topology.kubernetes.io/zone", "tier"
 NAMES = tuple(f"n{number}" for number in range(4))

@@ -7,6 +7,7 @@ are no kubelets and no controllers. Tests create the Node objects, and pods run 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +21,15 @@ from hetsched.placement import dispatch
 from tests.builtins import builtin_policies
 
 from .control_plane import ControlPlane
+from .feature_gates import enabled
 from .foreign_scheduler import kube_scheduler
 from .scene import empty_cluster
 
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
-    with ControlPlane() as running:
+    gates = os.environ.get("HETSCHED_TEST_FEATURE_GATES", "").split()
+    with ControlPlane(*([enabled(*gates)] if gates else [])) as running:
         yield running
 
 

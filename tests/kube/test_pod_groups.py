@@ -9,31 +9,23 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connection import from_kubeconfig
-from hetsched.adapters.kubernetes.resources import NATIVE_GROUPS, NATIVE_WORKLOADS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
-from tests.kube.control_plane import API_SERVER, ControlPlane
+from tests.kube.control_plane import ControlPlane
+from tests.kube.feature_gates import GANGS, GROUPS, IN_WORKLOADS, enabled, serving
 from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
-# Kubernetes 1.35 has Workloads with groups instead of pod groups. Since 1.37 there is no gate for gangs.
-MINOR = int(API_SERVER.split(".")[1])
-IN_WORKLOADS = MINOR == 35
-GROUPS = NATIVE_WORKLOADS if IN_WORKLOADS else NATIVE_GROUPS.in_all_versions()[-1 if MINOR == 36 else 0]
-GATES = "--feature-gates=GenericWorkload=true" + (
-    ",GangScheduling=true" * (MINOR < 37) + ",TopologyAwareWorkloadScheduling=true" * (not IN_WORKLOADS)
-)
-VERSIONS = f"--runtime-config={GROUPS.api_version}=true"
 
 
 @pytest.fixture(scope="module")
 def native() -> Iterator[ControlPlane]:
-    with ControlPlane(GATES, VERSIONS) as running:
+    with ControlPlane(enabled(*GANGS), serving(GROUPS.api_version)) as running:
         yield running
 
 
