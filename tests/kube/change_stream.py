@@ -26,10 +26,12 @@ ZONE, TIER = "topology.kubernetes.io/zone", "tier"
 NAMES = tuple(f"n{number}" for number in range(4))
 CAPACITY = dict.fromkeys(NAMES, 4000)
 ZONES = {name: f"z{number % 2}" for number, name in enumerate(NAMES)}
+# Nodes that refuse the growth of pods, with the reason that their kubelet reports.
+REFUSALS = {"n2": "Infeasible", "n3": "Deferred"}
 DEVICES = 2  # of each node
 CLAIMS = 6  # at most, of 8 devices
 PODS_OF_ROUND, CHANGES = 20, 30
-SMALL = "100m"
+SMALL, LARGE = "100m", "3500m"
 TAINT = {"key": "broken", "effect": "NoSchedule"}
 _MEMBER, _RISKY, _SPREAD = {"member": "1"}, {"risky": "1"}, {"spread": "1"}
 
@@ -69,8 +71,8 @@ class ChangeStream:
     def change(self) -> None:
         """Make one random change."""
         steps = {
-            self.create: 8, self.resize: 8, self.relabel: 5, self.taint: 2, self.untaint: 1, self.label_node: 1,
-            self.unlabel_node: 2, self.delete: 1,
+            self.create: 8, self.resize: 6, self.grow: 2, self.relabel: 5, self.taint: 2, self.untaint: 1,
+            self.label_node: 1, self.unlabel_node: 2, self.delete: 1,
         }  # fmt: skip
         (step,) = self.draw.choices(list(steps), list(steps.values()))
         with suppress(ApiFailure):  # the object was deleted in the meantime, or a pod cannot be changed at the moment
@@ -118,11 +120,18 @@ class ChangeStream:
         return str(self.draw.choice(running)["metadata"]["name"]) if running else ""
 
     def resize(self) -> bool:
-        """Request another amount of CPU for a running pod; the largest one is infeasible."""
+        """Request another amount of CPU for a running pod."""
         name = self._a_running_pod()
         if name:
-            self._request(name, self.draw.choice(("200m", "500m", "1000m", "2000m", "3000m", "5000m")))
+            self._request(name, self.draw.choice(("200m", "500m", "1000m", "2000m", "3000m")))
         return bool(name)
+
+    def grow(self) -> bool:
+        """Request more CPUs than a pod can have on a node that refuses growth."""
+        names = [str(pod["metadata"]["name"]) for pod in self.running() if pod["spec"]["nodeName"] in REFUSALS]
+        if names:
+            self._request(self.draw.choice(names), LARGE)
+        return bool(names)
 
     def _request(self, name: str, cpu: str) -> None:
         container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
@@ -268,6 +277,13 @@ def stored_taints() -> set[str]:
 
     known = [device for cluster in Cluster.objects.all() for device in cluster.definitions.devices.devices]
     return {f"{device.id.pool}/{device.id.name}" for device in known if device.taints}
+
+
+def stored_charges() -> dict[str, int]:
+    """Return the thousandths of CPUs that the scheduler's database charges on each node."""
+    from hetsched.inventory.models import Node
+
+    return {node.name: node.requested.get("cpu", 0) for node in Node.objects.filter(gone=False)}
 
 
 def stored_unlabelled() -> set[str]:

@@ -100,6 +100,14 @@ class History:
     def bindings(self) -> int:
         return sum(record.binding is not None for record in self.pods.values())
 
+    def charges(self) -> dict[str, int]:
+        """Return the current charge of each node in thousandths of CPUs."""
+        found = dict.fromkeys(self.capacity, 0)
+        for record in self.pods.values():
+            if record.deleted_at is None and (latest := record.states[-1]).node:
+                found[latest.node] += latest.cpu
+        return found
+
     def double_grants(self) -> list[str]:
         """Return pods that changed their node, nodes without room for a binding, and devices with two claims."""
         return [*self._moved_pods(), *self._full_nodes(), *self._shared_devices()]
@@ -266,6 +274,11 @@ class Recorder:
         """Return the double grants and the wrong places so far."""
         with self._lock:
             return self.history.double_grants(), self.history.wrong_places()
+
+    def charges(self) -> dict[str, int]:
+        """Return the current charge of each node in thousandths of CPUs."""
+        with self._lock:
+            return self.history.charges()
 
     def saw_all_deletions(self) -> bool:
         with self._lock:

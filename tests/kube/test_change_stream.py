@@ -1,7 +1,8 @@
 """In-place resizes, label changes and device taints while pods arrive and processes are killed, on a real API server.
 
 The history of the API server is checked: no node is overcommitted by a binding, including resized pods, no device is
-given twice or while it is tainted, and required affinity, anti-affinity and spread hold with the current labels.
+given twice or while it is tainted, and required affinity, anti-affinity and spread hold with the current labels. At the
+end of each round, the scheduler charges on each node what Kubernetes charges, including refused and deferred resizes.
 HETSCHED_TEST_CHANGE_ROUNDS sets the number of rounds, each with one kill, HETSCHED_TEST_SEED the changes.
 """
 
@@ -13,11 +14,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.objects import requests
+from hetsched.adapters.objects.fields import FieldView
 from hetsched.engine.cluster import device_search
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import in_place
@@ -27,7 +29,7 @@ from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following
 from tests.fault_table import Faults
 from tests.kube import change_stream
-from tests.kube.change_stream import ARGUMENTS, CAPACITY, CHANGES, NAMES, ZONES, ChangeStream
+from tests.kube.change_stream import ARGUMENTS, CAPACITY, CHANGES, NAMES, REFUSALS, ZONES, ChangeStream
 from tests.kube.control_plane import ControlPlane
 from tests.kube.live import PACE, listed, node_of, scheduling, start_watch
 from tests.kube.pod_history import Recorder
@@ -66,7 +68,7 @@ def test_changes_of_running_pods_nodes_and_devices_under_kills(
     draw = random.Random(SEED)
     with (
         scheduling(tainting, **PACE) as ours,
-        ResizingKubelet(devices_api, CAPACITY) as kubelet,
+        ResizingKubelet(devices_api, CAPACITY, REFUSALS) as kubelet,
         Recorder(devices_api, CAPACITY, ZONES) as recorder,
     ):
         rounds = Rounds(ours, devices_api, recorder, draw, faults)
@@ -104,6 +106,7 @@ class Rounds:
         while self.stream.create():
             pass
         self.stream.allow_all()
+        self._compare_charges()
         self._settle()
         doubled, wrong = self._recorder.checked()
         self._faults.add("bound twice", [*doubled, *wrong])
@@ -111,6 +114,14 @@ class Rounds:
         self.bindings += self._recorder.history.bindings()
         self._delete_all()
         self._faults.assert_none(where)
+
+    def _compare_charges(self) -> None:
+        """Wait until the scheduler charges the same CPUs as Kubernetes; note the nodes where it does not."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while (wrong := charge_differences(self._charges(), self._recorder.charges())) and time.monotonic() < until:
+            time.sleep(0.5)
+        self._faults.add("leaked", [text for text, difference in wrong.items() if difference > 0])
+        self._faults.add("freed early", [text for text, difference in wrong.items() if difference < 0])
 
     def _settle(self) -> None:
         """Wait until every pod has a node and a reservation; note the pods and reservations that do not."""
@@ -159,6 +170,11 @@ class Rounds:
     def _held(self) -> Pods:
         return dict(self._ask("held"))
 
+    def _charges(self) -> dict[str, int]:
+        code = "import json; from tests.kube.change_stream import stored_charges; print(json.dumps(stored_charges()))"
+        found: dict[str, int] = json.loads(self._ask("execute", code=code))
+        return found
+
     def _awaits(self, name: str) -> Callable[[set[str]], None]:
         code = f"import json; from tests.kube.change_stream import {name}; print(json.dumps(sorted({name}())))"
 
@@ -169,13 +185,25 @@ class Rounds:
         return wait
 
 
+def charge_differences(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:
+    """Return the thousandths of CPUs that hetsched charges in addition to Kubernetes, by a text with the node."""
+    return {
+        f"{ours.get(node, 0)}m instead of {theirs[node]}m charged on {node}": ours.get(node, 0) - theirs[node]
+        for node in theirs
+        if ours.get(node, 0) != theirs[node]
+    }
+
+
 # -- without kills, and with planted bugs ------------------------------------------------------------------------------
 
 
 class Stage:
     """An informer that a test runs in its own thread, and a stream of changes."""
 
-    def __init__(self, follower: Informer, api: Api, recorder: Recorder, draw: random.Random) -> None:
+    def __init__(
+        self, follower: Informer, api: Api, kubelet: ResizingKubelet, recorder: Recorder, draw: random.Random
+    ) -> None:
+        self.kubelet = kubelet
         self._follower, self._api, self._recorder = follower, api, recorder
         self.stream = ChangeStream(
             api,
@@ -185,9 +213,9 @@ class Stage:
             lambda wanted: eventually(follower, lambda: wanted <= change_stream.stored_unlabelled()),
         )
 
-    def run(self, rounds: int) -> tuple[list[str], list[str]]:
-        """Make changes until a fault is found, at most for some rounds; return the faults."""
-        found: tuple[list[str], list[str]] = ([], [])
+    def run(self, rounds: int, *checks: Callable[[], list[str]]) -> list[str]:
+        """Make changes until a check finds a fault, at most for some rounds; return the faults."""
+        found: list[str] = []
         for _ in range(rounds):
             self.stream.begin_round()
             for _ in range(2 * CHANGES):
@@ -198,14 +226,29 @@ class Stage:
             self.stream.allow_all()
             for _ in range(20):
                 self._follower.iterate()
-            found = self._recorder.checked()
-            if any(found):
+            found = [fault for check in checks for fault in check()]
+            if found:
                 break
             self.stream.delete_all()
             eventually(self._follower, lambda: not listed(self._api)[0] and self._recorder.saw_all_deletions())
             self.stream.delete_claims()
             self._recorder.forget()
         return found
+
+    def double_grants(self) -> list[str]:
+        return self._recorder.checked()[0]
+
+    def wrong_places(self) -> list[str]:
+        return self._recorder.checked()[1]
+
+    def wrong_charges(self) -> list[str]:
+        """Run the informer until its charges are those of Kubernetes; return the nodes where they are not."""
+        until = time.monotonic() + 20
+        while wrong := charge_differences(change_stream.stored_charges(), self._recorder.charges()):
+            if time.monotonic() > until:
+                break
+            self._follower.iterate()
+        return list(wrong)
 
 
 @pytest.fixture
@@ -217,8 +260,11 @@ def stage(devices_api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -
     follower = Informer(lease, devices_api, threading.Event(), host=host)
     follower.start()
     eventually(follower, lambda: Node.objects.count() == len(NAMES))
-    with ResizingKubelet(devices_api, CAPACITY), Recorder(devices_api, CAPACITY, ZONES) as recorder:
-        found = Stage(follower, devices_api, recorder, random.Random(SEED))
+    with (
+        ResizingKubelet(devices_api, CAPACITY, REFUSALS) as kubelet,
+        Recorder(devices_api, CAPACITY, ZONES) as recorder,
+    ):
+        found = Stage(follower, devices_api, kubelet, recorder, random.Random(SEED))
         yield found
         found.stream.allow_all()
         found.stream.delete_all()
@@ -229,8 +275,12 @@ def stage(devices_api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.django_db
-def test_changes_lead_to_correct_bindings(stage: Stage) -> None:
-    assert stage.run(1) == ([], []), SEED
+def test_changes_lead_to_correct_bindings_and_charges(stage: Stage) -> None:
+    rounds, refused = 0, set()
+    while rounds < 3 and not refused >= set(REFUSALS.values()):
+        assert stage.run(1, stage.double_grants, stage.wrong_places, stage.wrong_charges) == [], SEED
+        rounds, refused = rounds + 1, set(stage.kubelet.resizes)
+    assert refused == {"actuated", *REFUSALS.values()}, SEED
     assert stage.stream.done["resize"] > 3
 
 
@@ -238,17 +288,28 @@ def _ignore(monkeypatch: pytest.MonkeyPatch, name: str, field: str) -> None:
     monkeypatch.setattr(in_place, name, tuple(each for each in getattr(in_place, name) if each != field))
 
 
-PLANTED: dict[str, tuple[int, Callable[[pytest.MonkeyPatch], None]]] = {
-    "resizes are not charged": (0, lambda patch: _ignore(patch, "_OF_SHAPE", "requests")),
-    "labels are not updated": (1, lambda patch: _ignore(patch, "_OF_POD", "labels")),
-    "taints are ignored": (1, lambda patch: patch.setattr(device_search, "repelling", lambda *_: None)),
-}
+def _is_pending(status: FieldView) -> bool:
+    return any(condition.text("type") == "PodResizePending" for condition in status.views("conditions"))
+
+
+PLANTED: dict[str, tuple[Callable[[Stage], list[str]], Callable[[pytest.MonkeyPatch], None]]] = {
+    "resizes are not charged": (Stage.double_grants, lambda patch: _ignore(patch, "_OF_SHAPE", "requests")),
+    "labels are not updated": (Stage.wrong_places, lambda patch: _ignore(patch, "_OF_POD", "labels")),
+    "taints are ignored": (
+        Stage.wrong_places, lambda patch: patch.setattr(device_search, "repelling", lambda *_: None)
+    ),
+    "infeasible resizes are charged": (
+        Stage.wrong_charges, lambda patch: patch.setattr(requests, "_resize_infeasible", lambda _: False)
+    ),
+    "deferred resizes are not charged": (
+        Stage.wrong_charges, lambda patch: patch.setattr(requests, "_resize_infeasible", _is_pending)
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_found(bug: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, plant = PLANTED[bug]
+    check, plant = PLANTED[bug]
     plant(monkeypatch)
-    found: Any = stage.run(10)
-    assert found[kind], SEED
+    assert stage.run(10, lambda: check(stage)), SEED
