@@ -6,6 +6,7 @@ its collectors are checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,9 @@ from hetsched.contracts.message import Message, as_message, joined, shortened, v
 from .connections import api_of, check_identity, server_address
 from .models import Cluster, ClusterKind, Connection, Sync
 from .node_events import STALE
+
+# The minor versions of Kubernetes 1 that `make matrix` tests.
+TESTED_MINORS = range(34, 38)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -46,9 +50,23 @@ def check_cluster(cluster: Cluster) -> list[Check]:
 
 def _server(cluster: Cluster) -> Iterator[Check]:
     api = api_of(cluster)
-    version = msgspec.json.decode(api.get("/version")).get("gitVersion", "")
+    version = str(msgspec.json.decode(api.get("/version")).get("gitVersion", ""))
     yield Check("API server", True, verbatim(f"{server_address(cluster.connection)} {version}"))
     yield Check("identity", True, verbatim(f"kube-system {check_identity(cluster, api)}"))
+    yield from check_version(version)
+
+
+def check_version(version: str) -> Iterator[Check]:
+    """Yield a check with a warning if a version of Kubernetes, such as `v1.37.2+k3s1`, is known and not tested."""
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})(?!\d)", version)
+    if found is None or (found[1] == "1" and int(found[2]) in TESTED_MINORS):
+        return
+    first, last = (f"1.{minor}" for minor in (TESTED_MINORS[0], TESTED_MINORS[-1]))
+    detail = Message(
+        "hetsched is not tested with Kubernetes {version}: use a version from {first} to {last}",
+        version=f"{found[1]}.{found[2]}", first=first, last=last,
+    )  # fmt: skip
+    yield Check("Kubernetes version", True, detail)
 
 
 def _rights(cluster: Cluster) -> Iterator[Check]:
