@@ -16,7 +16,6 @@ import msgspec
 from .rpc import cri_pb2
 from .unix_channel import CallFailure, UnixChannel
 
-SOCKETS = ("/run/containerd/containerd.sock", "/run/crio/crio.sock")
 MAX_BYTES = 16 * 1024 * 1024  # the kubelet's limit for CRI responses
 _SERVICE = "runtime.v1.RuntimeService"
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)

@@ -51,9 +51,6 @@ from .tiles import cluster_head
 
 MOST_COLLECTORS = 32
 _MOST_PROBLEMS = 20
-_STATUS = (
-    "answered_at", "failures", "failure_code", "failure", "stale_since", "problems", "nodes_reported", "nodes_stale",
-)  # fmt: skip
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------

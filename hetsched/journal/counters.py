@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from time import perf_counter
 
 import msgspec
 import structlog
@@ -60,14 +58,6 @@ def add(metric: Metric, *labels: str, amount: float = 1) -> None:
 def observe(metric: Metric, seconds: float, *labels: str) -> None:
     """Add one duration to a histogram."""
     _count([(_key(metric, labels, metric.bucket(seconds)), 1), (_key(metric, labels, _SUM), seconds)])
-
-
-@contextmanager
-def observe_duration(metric: Metric, *labels: str) -> Iterator[None]:
-    """Observe the duration of the block, unless the block raises an exception."""
-    began = perf_counter()
-    yield
-    observe(metric, perf_counter() - began, *labels)
 
 
 def flush() -> int:

@@ -16,11 +16,11 @@ import msgspec
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
-from hetsched.contracts.objects.workload import PodSpec, Shape
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.storage.hot_statements import ACTIVE_POLICIES, NAMESPACE_RULES
 
-from .actions import known_policies_hint, policy_unknown_error, policy_unknown_message
+from .actions import known_policies_hint, policy_unknown_message
 from .models import PolicyRevision
 
 
@@ -106,16 +106,3 @@ def _content(revision_id: int, written: str | datetime) -> PolicySpec:
     `written`, the time of its creation, distinguishes it from a revision with the same ID in another database.
     """
     return PolicyRevision.objects.get(pk=revision_id).spec
-
-
-def effective_policy(cluster: Cluster, requested: str = "", namespace: str = "default") -> PolicySpec:
-    """Return the active policy for a request in this namespace, for what-if and pages.
-
-    Raises: InputError `PolicyUnknown` or `PolicyNotAllowed`.
-    """
-    probe = PodSpec(namespace=namespace, name="probe", shape=Shape())
-    chosen, _ = Chooser(cluster).choose(probe, requested)
-    specs = active_specs({chosen.name})
-    if chosen.name not in specs:
-        raise policy_unknown_error(chosen.name)
-    return specs[chosen.name]

@@ -90,11 +90,6 @@ export class NodeGrid {
     return size === "dense" || (size === "auto" && Object.keys(this.nodes).length > MOST_LARGE_TILES);
   }
 
-  setSize(size) {
-    this.options.size = size;
-    this.draw(this.nodes);
-  }
-
   draw(nodes) {
     this.nodes = nodes;
     const focused = document.activeElement?.closest(".node")?.dataset.name;

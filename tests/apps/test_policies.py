@@ -14,7 +14,7 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.journal.models import AuditEntry
 from hetsched.policies import actions
 from hetsched.policies.actions import activate, ensure_builtins, rollback, save_draft
-from hetsched.policies.effective import Chooser, active_specs, effective_policy
+from hetsched.policies.effective import Chooser, active_specs
 from hetsched.policies.models import Policy, PolicyRevision
 from tests.builders import a_pod
 from tests.situations import ALICE, a_cluster
@@ -178,5 +178,7 @@ def test_requested_policy_resolves_to_the_active_version() -> None:
     spec = msgspec.structs.replace(BUILTIN["spread"], description="ours")
     version = save_draft(spec, actor=ALICE).version
     activate("spread", version, actor=ALICE, reason="ours")
-    assert effective_policy(cluster, "spread").version == version
-    assert effective_policy(cluster).name == "hetsched"
+    chooser = Chooser(cluster)
+    requested, _ = chooser.choose(a_pod().build(), "spread")
+    assert active_specs({requested.name})["spread"].version == version
+    assert chooser.choose(a_pod().build())[0].name == "hetsched"

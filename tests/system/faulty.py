@@ -55,7 +55,6 @@ EFFECT_STEPS = {
 }
 OFTEN = frozenset({"c2", "c4", "c10", "c11"})  # points that one batch visits more than once
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
-_When = Callable[..., object] | None
 
 
 def fault(**fields: Any) -> dict[str, str]:

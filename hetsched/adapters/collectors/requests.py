@@ -16,7 +16,6 @@ from hetsched.adapters.http import outbound
 from hetsched.adapters.http.outbound import AllowedHosts, OutboundError
 from hetsched.contracts.message import Message, as_message
 
-MOST_BYTES = 8 << 20
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -38,9 +37,8 @@ class CollectorClient:
         *,
         token: str = "",
         most: int = outbound.MOST_BYTES,
-        seconds: float = outbound.SECONDS,
     ) -> None:
-        self._allowed, self._most, self._seconds = allowed, most, seconds
+        self._allowed, self._most = allowed, most
         self._headers = {"Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -58,7 +56,6 @@ class CollectorClient:
                 headers=headers,
                 body=body,
                 most=self._most,
-                seconds=self._seconds,
             )
         except OutboundError as refused:
             raise SourceError(refused.code, refused.message) from None
