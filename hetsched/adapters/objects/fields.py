@@ -131,9 +131,9 @@ class FieldView:
             return default
         return self._integer(found, key, least, most)
 
-    def maybe_integer(self, key: str, *, least: int = 0, most: int = _INT64) -> int | None:
+    def maybe_integer(self, key: str, *, most: int) -> int | None:
         found = self.value.get(key)
-        return None if found is None else self._integer(found, key, least, most)
+        return None if found is None else self._integer(found, key, 0, most)
 
     def _integer(self, found: Any, key: str, least: int, most: int) -> int:
         if type(found) is not int:
@@ -145,14 +145,14 @@ class FieldView:
     def _out_of_range(self, found: Any, key: str, least: int | str, most: int | str) -> NoReturn:
         self.fail(Message("must be from {low} to {high}, not {text}", low=least, high=most, text=_shown(found)), key)
 
-    def maybe_number(self, key: str, *, least: float = 0, most: float = 1e12) -> float | None:
+    def maybe_number(self, key: str, *, most: float = 1e12) -> float | None:
         found = self.value.get(key)
         if found is None:
             return None
         if type(found) not in (int, float):
             self.fail(Message("must be a number, not {text}", text=_shown(found)), key)
-        if not least <= found <= most:
-            self._out_of_range(found, key, f"{least:g}", f"{most:g}")
+        if not 0 <= found <= most:
+            self._out_of_range(found, key, "0", f"{most:g}")
         return float(found)
 
     def texts(self, key: str) -> tuple[str, ...]:

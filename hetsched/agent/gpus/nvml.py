@@ -133,7 +133,7 @@ def _read(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | Non
             problems.append(MachineProblem("NvmlFailed", f"NVML cannot be initialized: {error}", "nvml"))
         return None
     try:
-        return _cards(nvml, problems)
+        return _cards(nvml)
     except nvml.NVMLError as error:
         problems.append(MachineProblem("NvmlFailed", f"NVML does not respond: {error}", "nvml"))
         return None
@@ -142,7 +142,7 @@ def _read(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | Non
             nvml.nvmlShutdown()
 
 
-def _cards(nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading]:
+def _cards(nvml: Nvml) -> list[CardReading]:
     handles: list[tuple[CardReading, Handle]] = []
     found = []
     for index in range(nvml.nvmlDeviceGetCount()):

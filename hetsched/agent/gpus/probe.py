@@ -42,8 +42,8 @@ def read_cards(
         )
         return None
     cards = _merge_readings(tree, driver, on_bus)[:MAX_CARDS]
-    _number(tree, cards)
-    _own_uuids(tree, cards)
+    _number(cards)
+    _own_uuids(cards)
     return cards
 
 
@@ -90,7 +90,7 @@ def _merge_readings(tree: Tree, driver: list[CardReading] | None, on_bus: list[C
     return cards
 
 
-def _number(tree: Tree, cards: list[CardReading]) -> None:
+def _number(cards: list[CardReading]) -> None:
     """Give each GPU an index: the driver's index, else the next free index."""
     uses = Counter(card.index for card in cards)
     taken = {card.index for card in cards if card.index is not None and uses[card.index] == 1}
@@ -101,7 +101,7 @@ def _number(tree: Tree, cards: list[CardReading]) -> None:
             card.index = next(free)
 
 
-def _own_uuids(tree: Tree, cards: list[CardReading]) -> None:
+def _own_uuids(cards: list[CardReading]) -> None:
     counted = Counter(card.uuid for card in cards if card.uuid is not None)
     for card in cards:
         if card.uuid is not None and counted[card.uuid] > 1:

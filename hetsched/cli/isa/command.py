@@ -258,8 +258,8 @@ def _read(name: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
-        raise _unreadable(name, error) from error
+        raise _unreadable(error) from error
 
 
-def _unreadable(name: str, error: OSError) -> InputError:
+def _unreadable(error: OSError) -> InputError:
     return InputError("FileUnreadable", f"the file cannot be read: {error.strerror or error}")

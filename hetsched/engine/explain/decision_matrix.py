@@ -27,8 +27,8 @@ _FEW = 8
 Column = tuple[ActivePlugin, Floats, Floats]
 
 
-def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tuple[NodeOutcome, ...]:
-    """Return the node x plugin matrix of one pod, best node first; with `limit`, only that many nodes.
+def matrix(scheduler: Handle, pod: PodSpec) -> tuple[NodeOutcome, ...]:
+    """Return the node x plugin matrix of one pod, best node first.
 
     The state is unchanged. Call this function before the pod is assumed, or on a fork.
     """
@@ -41,8 +41,8 @@ def matrix(scheduler: Handle, pod: PodSpec, *, limit: int | None = None) -> tupl
     feasible = total > INFEASIBLE
     columns = score_columns(scheduler, request, feasible) if feasible.any() else []
     # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.
-    order = np.argsort(-total, kind="stable")[:limit]
-    refused = {} if limit is not None and limit <= int(feasible.sum()) else first_reasons(scheduler, request)
+    order = np.argsort(-total, kind="stable")
+    refused = first_reasons(scheduler, request)
     rows: list[NodeOutcome] = []
     for rank, row in enumerate(order.tolist(), start=1):
         if not feasible[row]:

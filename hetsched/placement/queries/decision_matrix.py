@@ -90,14 +90,12 @@ def _remove_victims(state: ClusterState, decision: Decision) -> None:
         state.forget(decision.used_reservation)  # the reservation of the hold that the pod used
 
 
-def matrix_of(
-    decision: Decision, *, limit: int | None = None, scoring: Sequence[PluginUse] = ()
-) -> tuple[NodeOutcome, ...]:
+def matrix_of(decision: Decision, *, scoring: Sequence[PluginUse] = ()) -> tuple[NodeOutcome, ...]:
     """Return the matrix of the decision, best node first; `scoring` lists additional scoring plugins.
 
     Raises: InputError `DecisionExpired`, or an error of the plugins.
     """
-    return matrix(scheduler_before(decision, _extended_policy(decision, scoring)), decision.pod.spec, limit=limit)
+    return matrix(scheduler_before(decision, _extended_policy(decision, scoring)), decision.pod.spec)
 
 
 def _extended_policy(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None:

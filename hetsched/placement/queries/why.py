@@ -162,12 +162,12 @@ def _nodes(decision: Decision) -> int | None:
     return decision.reasons[0].before or None if decision.reasons else None
 
 
-def preemptions_of(pods: Iterable[Pod], most: int = MOST_PREEMPTIONS) -> list[PreemptedBy]:
+def preemptions_of(pods: Iterable[Pod]) -> list[PreemptedBy]:
     """Return the preemptions of these pods, the latest first."""
     rows = Preemption.objects.filter(victim__in=[pod.pk for pod in pods]).select_related("victim")
     return [
         PreemptedBy(row.victim.key, row.key, row.preemptor_id, row.node_name, row.decision_id, rfc3339(row.created_at))
-        for row in rows.defer("victim__spec", "victim__allocation").order_by("-id")[:most]
+        for row in rows.defer("victim__spec", "victim__allocation").order_by("-id")[:MOST_PREEMPTIONS]
     ]
 
 

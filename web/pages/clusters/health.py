@@ -267,7 +267,7 @@ def _problems(
     name = {"cluster": cluster.name}
     here = f"#cluster-{cluster.name}"
     if cluster.kind == ClusterKind.KUBERNETES:
-        yield from _of_connection(cluster, connection, name, here)
+        yield from _of_connection(connection, name, here)
     if not cluster.node_count:
         todo = (
             _("Import nodes from a file.") if connection is None else _("Nodes appear after the cluster is connected.")
@@ -334,9 +334,7 @@ def _in_maintenance(cluster: Cluster) -> Iterator[HealthProblem]:
         yield HealthProblem(_WAIT, text, at["reason"], url, _("show node"), at["until"])
 
 
-def _of_connection(
-    cluster: Cluster, connection: ConnectionDetail | None, name: dict[str, str], here: str
-) -> Iterator[HealthProblem]:
+def _of_connection(connection: ConnectionDetail | None, name: dict[str, str], here: str) -> Iterator[HealthProblem]:
     if connection is None:
         yield HealthProblem(
             _BAD,
