@@ -31,6 +31,7 @@ from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.scheduling_queue.node_backoffs import avoided
 from hetsched.policies.actions import check_policy
+from hetsched.policies.golden_states import RecordedCluster
 from hetsched.policies.models import PolicyRevision
 
 
@@ -80,6 +81,24 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
         register_gang(state, decision)
         select_domain_of(scheduler, pod, row)
     return scheduler
+
+
+def recorded_cluster(decision: Decision) -> RecordedCluster:
+    """Return the cluster as of a decision, without the pod of the decision, for a golden placement.
+
+    Raises: InputError `DecisionExpired` if the inventory changed since, or if reservations of that time were deleted.
+    """
+    state = scheduler_before(decision).state
+    names = state.columns.names
+    running = tuple(
+        msgspec.structs.replace(placed.pod, node_name=names[placed.row], allocation=placed.allocation)
+        for _, placed in sorted(state.placed_pods.items())
+    )
+    reports = tuple(state.report_now(row) for row in range(len(state.reports)))
+    content = msgspec.structs.replace(
+        decision.cluster.definitions, nodes=reports, running=running, pending=(), policies=()
+    )
+    return RecordedCluster(decision.pk, content)
 
 
 def _remove_victims(state: ClusterState, decision: Decision) -> None:

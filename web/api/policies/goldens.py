@@ -23,7 +23,7 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision
-from hetsched.placement.queries.golden_state import recorded_cluster
+from hetsched.placement.queries.decision_matrix import recorded_cluster
 from hetsched.policies.actions import check_policy
 from hetsched.policies.golden_checks import check_goldens, empty_state
 from hetsched.policies.golden_states import RecordedCluster
