@@ -5,8 +5,8 @@ field of the request is dropped on its own. If a node then fits, the smallest su
 result. If no single field helps unless it is dropped completely, pairs of the fields that do not help alone are tried
 in the same way. A filter can add relaxations of the fields that only this filter reads (`relaxations`). Every result is
 applied to the request and verified by the real cycle, Reserve included. Results are sorted by size (see
-`relaxations.py`), then by the number of fitting nodes, then by field: at most five are returned, only the smallest of
-each field. The search evaluates filters over windows of nodes. Once it has evaluated `SearchBudget.rows` rows, it
+`relaxations.py`), then by the number of dropped rules, because an added toleration keeps all that the pod states, then
+by the number of fitting nodes, then by field: at most five are returned, only the smallest of each field. The search evaluates filters over windows of nodes. Once it has evaluated `SearchBudget.rows` rows, it
 returns the results found so far.
 Invariants: the state is unchanged afterwards; same state, policy and pod give the same results.
 """
@@ -65,9 +65,9 @@ class _Candidate(NamedTuple):
     rows: Rows
 
     @property
-    def order(self) -> tuple[float, int, tuple[str, ...], tuple[str, ...]]:
+    def order(self) -> tuple[float, int, int, tuple[str, ...], tuple[str, ...]]:
         fields, values = tuple(step.field for step in self.steps), tuple(step.to for step in self.steps)
-        return sum(step.size for step in self.steps), -len(self.rows), fields, values
+        return sum(step.size for step in self.steps), values.count(""), -len(self.rows), fields, values
 
 
 def nearest_fit(scheduler: Scheduler, pod: PodSpec, budget: SearchBudget | None = None) -> tuple[NearestFit, ...]:

@@ -146,6 +146,13 @@ def test_smallest_change_is_first_and_many_nodes_are_counted() -> None:
     assert (many.count, many.nodes) == (12, tuple(f"n{number:02}" for number in range(10)))
 
 
+def test_toleration_precedes_the_loss_of_a_selector() -> None:
+    tainted = a_node("gpu").labelled({"pool": "gpu"}).tainted("gpu")
+    plain = [a_node("a"), a_node("b")]
+    changes = [found.change for found in suggestions(a_pod().on_nodes_with(pool="gpu"), [tainted, *plain])]
+    assert changes == ["tolerate gpu:NoSchedule", "remove nodeSelector pool=gpu"]
+
+
 def test_toleration_of_a_condition_or_cordon_is_never_suggested() -> None:
     sick = [a_node("a").cordoned(), a_node("b").not_ready().tainted("node.kubernetes.io/not-ready", effect="NoExecute")]
     assert suggestions(a_pod(), sick) == ()
