@@ -274,12 +274,20 @@ def read_inventory(paths: Sequence[str]) -> str:
 def read_kubeconfig(path: Path, context: str) -> dict[str, Any]:
     """Read only one context of a kubeconfig file, by default the current context; the server checks its program.
 
-    Raises: InputError; OSError.
+    Raises: InputError.
     """
     from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, one_context, read
 
-    with path.expanduser().open("rb") as file:
-        return one_context(read(file.read(MAX_BYTES + 1)), context=context, programs=None)
+    place = f"--kubeconfig {path}"
+    try:
+        with path.expanduser().open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(
+            "FileUnreadable", f"the kubeconfig cannot be read: {error.strerror}", place=place,
+            hint="Check the path and its permissions",
+        ) from None  # fmt: skip
+    return one_context(read(text, name=place), context=context, programs=None)
 
 
 def _text(source: Source) -> str:

@@ -47,19 +47,20 @@ _LISTS = {"context": "contexts", "cluster": "clusters", "user": "users"}
 _LINE = re.compile(r"[\x21-\x7e]{1,200000}")
 _HOST = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
 
+_HOW_TO_WRITE = Message("Create a kubeconfig with kubectl config view --raw --flatten --minify")
+
 Plain = dict[str, Any]
 
 
-def read(text: bytes) -> Plain:
-    """Parse the text of a kubeconfig, YAML or JSON.
+def read(text: bytes, *, name: str = "kubeconfig") -> Plain:
+    """Parse the text of a kubeconfig, YAML or JSON; errors name it `name`, for example by the path of its file.
 
     Raises: InputError if the text is not valid, is longer than `MAX_BYTES` or expands to more than `MAX_VALUES` values.
     """
-    documents = load_documents(text, name="kubeconfig", max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
+    documents = load_documents(text, name=name, max_bytes=MAX_BYTES, max_nodes=MAX_VALUES)
     if len(documents) != 1:
-        raise _malformed(
-            "kubeconfig", Message("the kubeconfig must contain one document, but contains {n}", n=len(documents))
-        )
+        message = Message("the kubeconfig must contain one document, but contains {n}", n=len(documents))
+        raise InputError("KubeconfigMalformed", message, place=name, hint=_HOW_TO_WRITE)
     return documents[0].object
 
 

@@ -113,15 +113,12 @@ def open_api(paths: Sequence[Path], *, context: str = "") -> Api:
     configs = []
     for path in paths:
         with path.open("rb") as file:
-            configs.append((read(file.read(MAX_BYTES + 1)), path.absolute().parent))
+            configs.append((read(file.read(MAX_BYTES + 1), name=f"--kubeconfig {path}"), path.absolute().parent))
     name = context or next((str(c["current-context"]) for c, _ in configs if c.get("current-context")), "")
     chosen = _entry(configs, "context", name)
     if chosen is None:
         known = sorted({str(one.get("name")) for config, _ in configs for one in _items(config, "context")})
-        raise InputError(
-            "KubeconfigContextUnknown", f"there is no context {name!r}", place="--context",
-            hint=f"Known: {', '.join(known[:20]) or 'none'}",
-        )  # fmt: skip
+        raise _no_context(name, known, paths)
     parts = {}
     for kind in ("cluster", "user"):
         entry = _entry(configs, kind, chosen.text(kind))
@@ -132,6 +129,17 @@ def open_api(paths: Sequence[Path], *, context: str = "") -> Api:
                 raise InputError("KubeconfigRefused", "the field is not supported", place=entry.place(field), hint=hint)
         parts[kind] = entry
     return Api(_configuration(parts["cluster"], parts["user"]), agent="hetsched-look", reads=True, connect=_connect)
+
+
+def _no_context(name: str, known: list[str], paths: Sequence[Path]) -> InputError:
+    """Return the error for a context `name` that is not among the `known` ones; an empty name means none is set."""
+    if not known:
+        hint = "Create a kubeconfig with kubectl config view --raw"
+        place = f"--kubeconfig {os.pathsep.join(map(str, paths))}"
+        return InputError("KubeconfigMalformed", "the file contains no context", place=place, hint=hint)
+    message = f"there is no context {name!r}" if name else "the kubeconfig has no current context"
+    hint = f"Use --context with one of: {', '.join(known[:20])}"
+    return InputError("KubeconfigContextUnknown", message, place="--context", hint=hint)
 
 
 def _connect(name: str, port: int, seconds: float) -> socket.socket:

@@ -220,4 +220,21 @@ def test_unsupported_and_malformed_fields_are_rejected(
 def test_unknown_context_lists_the_known_ones(tmp_path: Path, server: ListServer) -> None:
     with pytest.raises(InputError) as error:
         open_api([write(tmp_path, server.kubeconfig())], context="prod")
-    assert (error.value.code, error.value.hint) == ("KubeconfigContextUnknown", "Known: lab")
+    assert (error.value.code, error.value.hint) == ("KubeconfigContextUnknown", "Use --context with one of: lab")
+
+
+def test_missing_current_context_is_named(tmp_path: Path, server: ListServer) -> None:
+    with pytest.raises(InputError) as error:
+        open_api([write(tmp_path, {**server.kubeconfig(), "current-context": ""})])
+    assert error.value.message == "the kubeconfig has no current context"
+    assert error.value.hint == "Use --context with one of: lab"
+
+
+@pytest.mark.parametrize("text", ["{apiVersion: v1, kind: Pod}", "{apiVersion: v1, kind: Node}\n---\n{apiVersion: v1, kind: Node}"])
+def test_a_file_that_is_no_kubeconfig_is_named_with_a_remedy(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "nodes.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        open_api([path])
+    assert (error.value.code, error.value.place) == ("KubeconfigMalformed", f"--kubeconfig {path}")
+    assert "kubectl config view --raw" in str(error.value.hint)
