@@ -183,7 +183,9 @@ class Transport:
         refused = Refused(response.status_code, _problem(response), response.reason_phrase)
         hint: str = refused.hint
         passing = response.status_code == 429 or response.is_server_error
-        if response.status_code in (401, 403):
+        if response.status_code == 401:  # the server's hint is for HTTP clients, which send the header themselves
+            hint = "Set HETSCHED_TOKEN, or pass --token, with an unexpired token from `hetsched token create`"
+        elif response.status_code == 403:
             hint = hint or "Pass a token with the required role in --token or HETSCHED_TOKEN"
         elif response.status_code == 429:
             after = response.headers.get("Retry-After", "")

@@ -30,6 +30,14 @@ def test_a_refused_token_is_3(server: Server, status: int, code: str) -> None:
     assert "HETSCHED_TOKEN" in result.stderr
 
 
+def test_a_missing_token_is_reported_with_the_variable_and_not_the_http_header(server: Server) -> None:
+    hint = "Send `Authorization: Bearer TOKEN`"
+    server.refuses("GET", NODES, 401, "NotAuthenticated", "no", hint=hint)
+    result = run("get", "nodes")
+    assert "Set HETSCHED_TOKEN, or pass --token" in result.stderr
+    assert "Authorization" not in result.stderr
+
+
 def test_a_failing_server_is_3_with_the_request_id(server: Server) -> None:
     server.refuses("GET", NODES, 500, "InternalError", "it failed", requestId="r-9")
     result = run("get", "nodes")
