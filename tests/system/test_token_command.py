@@ -63,7 +63,9 @@ def test_missing_database_is_reported(tmp_path: Path) -> None:
     done = hetsched(tmp_path / "empty", "token", "create", "--role", "viewer")
     assert done.returncode == 2
     assert "DatabaseNotReady" in done.stderr
+    assert "name the data folder" in done.stderr
     assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "empty").rglob("hetsched.sqlite3*"))  # no empty database is left
 
 
 def test_unused_data_folder_is_unchanged(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def restore(
 ) -> None:
     """Restore a backup into the new, empty database named by DATABASE_URL or HETSCHED_DATA."""
     load_secret_key(None)
-    open_server_database(None)
+    open_server_database(None, existing=False)
     from django.core.management import call_command
     from django.db import Error
 

@@ -120,15 +120,22 @@ def _quota(given: list[str]) -> dict[str, str]:
     return {name: amount for name, _, amount in pairs}
 
 
-def open_server_database(data: Path | None) -> None:
-    """Set up Django with the settings of the server; `data` takes precedence over the environment."""
+def open_server_database(data: Path | None, *, existing: bool = True) -> None:
+    """Set up Django with the settings of the server; `data` takes precedence over the environment.
+
+    Raises: InputError `DatabaseNotReady` if `existing` and the data folder contains no database.
+    """
+    from .standalone import default_data_dir
+
     if data is not None:
-        if not (data.expanduser() / "hetsched.sqlite3").is_file():
-            # Opening a missing SQLite file would create an empty database.
-            message = f"{data} contains no server database"
-            raise InputError("DatabaseNotReady", message, place="--data", hint="Start `hetsched standalone` there once")
         os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
         os.environ.pop("DATABASE_URL", None)
+    folder = default_data_dir()
+    if existing and not os.environ.get("DATABASE_URL") and not (folder / "hetsched.sqlite3").is_file():
+        # Opening a missing SQLite file would create an empty database.
+        message = f"{data or folder} contains no server database"
+        hint = "Start `hetsched standalone` there once, or name the data folder that the server printed with --data DIR"
+        raise InputError("DatabaseNotReady", message, place="--data", hint=hint)
     if not os.environ.get("DATABASE_URL"):
         load_secret_key(data)  # the server verifies the token with its secret key
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
