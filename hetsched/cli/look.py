@@ -35,6 +35,7 @@ _FAILURE_HINTS = {
     401: "The API server rejects the credentials: renew the token or certificate of the context's user",
     403: "The report needs permission to list nodes and pods; kubectl auth can-i list pods -A shows it",
 }
+_IMAGE_PLATFORMS = "image platforms"  # name of the unchecked part (engine/look/report.py)
 
 
 def look(
@@ -93,7 +94,7 @@ def look(
     if output is OutputFormat.JSON:
         print_json(report.document())
     else:
-        _show(console(), report)
+        _show(console(), report, registries=bool(registry))
     if html is not None:
         _write_page(html, report, title=f"Cluster report: {_title(filename, context)}")
     raise typer.Exit(1 if report.fails(fail_on) else 0)
@@ -181,7 +182,7 @@ def report_on(observation: ClusterObservation, policy: str = _POLICY) -> Cluster
     )
 
 
-def _show(out: Console, report: ClusterReport) -> None:
+def _show(out: Console, report: ClusterReport, *, registries: bool) -> None:
     counts = ", ".join(_counted(report.counts[level.value], level) for level in LEVELS)
     worst = next((level for level in LEVELS if report.counts[level.value]), None)
     colour = "green" if worst is None else _COLOURS[worst]
@@ -215,6 +216,8 @@ def _show(out: Console, report: ClusterReport) -> None:
         out.print(shown)
     for part in report.unchecked:
         out.print(f"[dim]not checked: {_printable(f'{part.part}: {part.reason}')}[/]", soft_wrap=True)
+        if part.part == _IMAGE_PLATFORMS and not registries:
+            out.print("[dim]  Allow the registries of the images: --registry HOST, or --registry '*'[/]", soft_wrap=True)
     out.print(f"[dim]policy {escape(report.policy.name)}; the cluster was only read[/]", soft_wrap=True)
 
 

@@ -196,3 +196,10 @@ def test_program_is_a_plugin_of_kubectl(tmp_path: Path) -> None:
     assert made.stdout.startswith("0 errors, 0 warnings, 0 notes")
     help_text = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True).stdout
     assert "Usage: kubectl hetsched look" in help_text
+
+
+def test_unknown_image_platforms_name_the_option_that_reads_them(tmp_path: Path) -> None:
+    objects = [node("x", isa="x86-64-v3"), node("r", arch="riscv64", isa="rv64gc"), pod("web", on="x")]
+    printed = run("look", "-f", cluster_file(tmp_path, objects)).stdout
+    assert "not checked: image platforms" in printed
+    assert "--registry HOST" in printed
