@@ -112,6 +112,9 @@ def _show(out: Console, found: ExplainedDecisions) -> None:
 def explain_all(client: Client, identity: str, cluster: str, *, all_nodes: bool = False) -> ExplainedDecisions:
     """Return the decisions about a workload (w-…), a pod (NAMESPACE/NAME) or a decision ID."""
     if not identity.startswith("w-"):
+        if "/" not in identity and not identity.isdecimal():
+            hint = "Use the ID of a workload (w-…) or decision, or NAMESPACE/NAME of a pod; hetsched get workloads"
+            raise InputError("OptionInvalid", f"{identity!r} is no ID", place="ID", hint=hint)
         number = _latest(client, identity, cluster) if "/" in identity else identity
         return ExplainedDecisions((_explain_one(client, number, all_nodes=all_nodes),))
     pods = client.workload(identity).pods

@@ -299,3 +299,18 @@ def test_headroom_names_copies_that_run_by_emulation(server: Server) -> None:
     assert header.split() == ["asks", "pool", "fits", "emulated", "reason"]
     assert boards.split("  ")[-1].strip() == "the node is cordoned"
     assert general.split() == ["cpu", "2,", "4Gi,", "rv64gc", "x86", "general", ">=33", "33", "-"]
+
+
+def test_text_that_is_no_id_is_rejected_without_a_request(server: Server) -> None:
+    result = run("explain", "web")
+    assert (result.exit_code, server.asked) == (2, [])
+    assert "[OptionInvalid] ID: 'web' is no ID" in result.stderr
+    assert "NAMESPACE/NAME" in result.stderr
+
+
+def test_unknown_object_has_the_command_that_lists_the_others(server: Server) -> None:
+    hint = "GET nodes/ lists the existing objects"
+    server.refuses("GET", f"{API}/nodes/n9/", 404, "NotFound", "there is no node 'n9'", hint=hint)
+    result = run("get", "node", "n9")
+    assert result.exit_code == 2
+    assert result.stderr == "error [NotFound] there is no node 'n9'\n  hetsched get nodes lists the existing objects\n"
