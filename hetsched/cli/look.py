@@ -217,7 +217,8 @@ def _show(out: Console, report: ClusterReport, *, registries: bool) -> None:
     for part in report.unchecked:
         out.print(f"[dim]not checked: {_printable(f'{part.part}: {part.reason}')}[/]", soft_wrap=True)
         if part.part == _IMAGE_PLATFORMS and not registries:
-            out.print("[dim]  Allow the registries of the images: --registry HOST, or --registry '*'[/]", soft_wrap=True)
+            hint = "Allow the registries of the images: --registry HOST, or --registry '*'"
+            out.print(f"[dim]  {hint}[/]", soft_wrap=True)
     out.print(f"[dim]policy {escape(report.policy.name)}; the cluster was only read[/]", soft_wrap=True)
 
 

@@ -6,8 +6,9 @@ result. If no single field helps unless it is dropped completely, pairs of the f
 in the same way. A filter can add relaxations of the fields that only this filter reads (`relaxations`). Every result is
 applied to the request and verified by the real cycle, Reserve included. Results are sorted by size (see
 `relaxations.py`), then by the number of dropped rules, because an added toleration keeps all that the pod states, then
-by the number of fitting nodes, then by field: at most five are returned, only the smallest of each field. The search evaluates filters over windows of nodes. Once it has evaluated `SearchBudget.rows` rows, it
-returns the results found so far.
+by the number of fitting nodes, then by field: at most five are returned, only the smallest of each field. The search
+evaluates filters over windows of nodes. Once it has evaluated `SearchBudget.rows` rows, it returns the results found so
+far.
 Invariants: the state is unchanged afterwards; same state, policy and pod give the same results.
 """
 
