@@ -13,10 +13,18 @@ Source: Kubernetes resource.k8s.io/v1, `sharedCounters`, `consumesCounters`, `al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hetsched.contracts.objects.allocation import DeviceGrant
-from hetsched.contracts.objects.devices import AllocatedDevice, Device, DeviceCapacity, DeviceId, Devices, DeviceWish
+from hetsched.contracts.objects.devices import (
+    AllocatedDevice,
+    Device,
+    DeviceCapacity,
+    DeviceId,
+    Devices,
+    DeviceWish,
+    ResourceClaim,
+)
 
 _WHOLE = 1000
 
@@ -25,40 +33,59 @@ class DeviceUsage:
     """The use of the devices of a cluster by its claims and by `promised`, the grants of placed pods by claim.
 
     `exclusive` contains the devices in use, `shares` the consumed capacity of each device with shares, and `remaining`
-    the remaining counters of each pool that has counters.
+    the remaining counters of each pool that has counters. `update` replaces the use by one claim.
     """
 
     def __init__(self, known: Devices, promised: Mapping[str, Sequence[DeviceGrant]]) -> None:
         self.exclusive: set[DeviceId] = set()
         self.shares: dict[DeviceId, dict[str, int]] = {}
-        self._known = known
-        for claim in known.claims.values():
-            self._add(claim.allocated or ())
-        for key, grants in promised.items():
-            recorded = key in known.claims and known.claims[key].allocated is not None
-            # The shares of a recorded allocation have been added with the claim.
-            self._add(grant for grant in grants if grant.consumed is None or not recorded)
         self.remaining = {pool: dict(counters) for pool, counters in known.counters.items()}
-        if self.remaining:
-            self._consume_counters()
+        self._known = known
+        consuming = (device for device in known.devices if device.consumes) if self.remaining else ()
+        self._consumed_counters = {device.id: device.consumes for device in consuming}
+        self._results: dict[str, list[AllocatedDevice | DeviceGrant]] = {}  # of each claim, without admin access
+        self._exclusive_results: dict[DeviceId, int] = {}  # numbers of results
+        self._share_results: dict[DeviceId, int] = {}
+        for key in known.claims.keys() | promised.keys():
+            self.update(key, known.claims.get(key), promised.get(key, ()))
 
-    def _add(self, results: Iterable[AllocatedDevice | DeviceGrant]) -> None:
+    def update(self, key: str, claim: ResourceClaim | None, promised: Sequence[DeviceGrant]) -> set[DeviceId]:
+        """Replace the use by a claim and its grants; return the devices whose use may have changed."""
+        allocated = claim.allocated if claim is not None else None
+        # The shares of a recorded allocation are those of the claim.
+        grants = (grant for grant in promised if grant.consumed is None or allocated is None)
+        both: list[AllocatedDevice | DeviceGrant] = [*(allocated or ()), *grants]
+        results = [result for result in both if not result.admin]
+        before = self._results.pop(key, [])
+        if results:
+            self._results[key] = results
+        for result in before:
+            self._count(result, -1)
         for result in results:
-            if result.admin:
-                continue
-            if result.consumed is None:
-                self.exclusive.add(result.device)
-                continue
-            shares = self.shares.setdefault(result.device, {})
-            for name, amount in result.consumed.items():
-                shares[name] = shares.get(name, 0) + amount
+            self._count(result, 1)
+        return {result.device for result in (*before, *results)}
 
-    def _consume_counters(self) -> None:
-        for device in self._known.devices:
-            if device.consumes and (device.id in self.exclusive or device.id in self.shares):
-                remaining = self.remaining[device.id.pool_key]
-                for name, amount in device.consumes.items():
-                    remaining[name] -= amount
+    def _count(self, result: AllocatedDevice | DeviceGrant, sign: int) -> None:
+        device, before = result.device, self._is_in_use(result.device)
+        results = self._exclusive_results if result.consumed is None else self._share_results
+        results[device] = results.get(device, 0) + sign
+        last = not results[device]
+        if last:
+            del results[device]
+        if result.consumed is None:
+            (self.exclusive.discard if last else self.exclusive.add)(device)
+        elif last:
+            del self.shares[device]
+        else:
+            shares = self.shares.setdefault(device, {})
+            for name, amount in result.consumed.items():
+                shares[name] = shares.get(name, 0) + sign * amount
+        if self._is_in_use(device) != before:
+            for name, amount in self._consumed_counters.get(device, {}).items():
+                self.remaining[device.pool_key][name] -= sign * amount
+
+    def _is_in_use(self, device: DeviceId) -> bool:
+        return device in self.exclusive or device in self.shares
 
     def excesses(self) -> Iterator[str]:
         """Yield a text for each counter and each capacity of which more is consumed than exists."""

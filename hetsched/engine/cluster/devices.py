@@ -13,10 +13,11 @@ Invariants: promises depend only on the placed pods; a cluster without claims ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 
 from hetsched.contracts.api.decision import Verdict
@@ -33,6 +34,7 @@ from .columns import Bools
 from .device_numa import numa_nodes
 from .device_search import DeviceSearch
 from .device_usage import DeviceUsage
+from .device_verdicts import DeviceVerdicts
 from .placed_pod import PlacedPod
 from .selectors import nodes_of_terms
 from .state_view import StateView
@@ -47,8 +49,8 @@ class DeviceState:
     """
 
     __slots__ = (
-        "_by_node", "_by_terms", "_found", "_on_any_node", "digest", "known", "numa", "places", "promised",
-        "reserved_for",
+        "_by_node", "_by_terms", "_digest", "_found", "_on_any_node", "_usage", "_verdicts", "known", "numa", "places",
+        "promised", "reserved_for",
     )  # fmt: skip
 
     def __init__(self, known: Known | None = None) -> None:
@@ -58,7 +60,7 @@ class DeviceState:
         self._index()
 
     def _index(self) -> None:
-        self.digest = blake2b(encode(self.known, order="sorted"), digest_size=12).digest()
+        self._digest: bytes | None = None
         self.numa = numa_nodes(self.known.devices)
         self.places = {device.id: place for place, device in enumerate(self.known.devices)}
         self._by_node: dict[str, list[int]] = {}
@@ -72,6 +74,14 @@ class DeviceState:
             else:
                 self._on_any_node.append(place)
         self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
+        self._usage: DeviceUsage | None = None
+        self._verdicts = DeviceVerdicts()
+
+    def digest(self) -> bytes:
+        """Return the digest of the devices, classes and claims."""
+        if self._digest is None:
+            self._digest = blake2b(encode(self.known, order="sorted"), digest_size=12).digest()
+        return self._digest
 
     def add(self, more: Known) -> None:
         """Add the claims and classes of new pods, without replacing existing claims and classes."""
@@ -90,12 +100,31 @@ class DeviceState:
 
     def copy(self) -> DeviceState:
         other = object.__new__(DeviceState)
-        other.known, other.digest, other.numa, other.places = self.known, self.digest, self.numa, self.places
+        other.known, other._digest, other.numa, other.places = self.known, self._digest, self.numa, self.places
         other.promised = {claim: list(grants) for claim, grants in self.promised.items()}
         other.reserved_for = {claim: dict(pods) for claim, pods in self.reserved_for.items()}
         other._by_node, other._by_terms, other._on_any_node = self._by_node, self._by_terms, self._on_any_node
-        other._found = self._found
+        other._found, other._usage, other._verdicts = self._found, None, DeviceVerdicts()
         return other
+
+    def replace_claims(self, known: Known) -> bool:
+        """Replace the claims by those of `known` if the devices are equal; return whether they are."""
+        before = self.known
+        if msgspec.structs.replace(known, claims=before.claims, verdicts=before.verdicts) != before:
+            return False
+        # Equal devices keep their identity, so that the next comparison is short.
+        self.known = msgspec.structs.replace(before, claims=known.claims, verdicts=known.verdicts)
+        self._digest = None
+        if known.verdicts != before.verdicts:
+            self._found, self._verdicts = {}, DeviceVerdicts()
+        for key in known.claims.keys() | before.claims.keys():
+            if known.claims.get(key) != before.claims.get(key):
+                self._update_usage(key)
+        return True
+
+    def _update_usage(self, claim: str) -> None:
+        if self._usage is not None:
+            self._verdicts.drop(self._usage.update(claim, self.known.claims.get(claim), self.promised.get(claim, ())))
 
     # -- placed pods -----------------------------------------------------------------------------------------------
 
@@ -115,6 +144,8 @@ class DeviceState:
                 self.reserved_for.pop(key)
             if not promised:
                 self.promised.pop(key)
+        for claim in dict.fromkeys(grant.claim for grant in placed.allocation.devices):
+            self._update_usage(f"{placed.pod.namespace}/{claim}")
 
     # -- claims of pods --------------------------------------------------------------------------------------------
 
@@ -221,7 +252,20 @@ class DeviceState:
 
     def usage(self) -> DeviceUsage:
         """Return the use of the devices by all claims and placed pods."""
-        return DeviceUsage(self.known, self.promised)
+        if self._usage is None:
+            self._usage = DeviceUsage(self.known, self.promised)
+        return self._usage
+
+    def searches(self, claims: Sequence[ResourceClaim], state: StateView) -> Mapping[int, str]:
+        """Return the result of `allocate` for each row with devices; it is empty if there are devices."""
+        usage = self.usage()
+
+        def search(places: Sequence[int]) -> str:
+            found = self.allocate(claims, places, usage)
+            return found if isinstance(found, str) else ""
+
+        places = state.once("devices by node", lambda: self.by_node(state))
+        return self._verdicts.search(claims, places, self.known.devices, search)
 
     def allocate(
         self,

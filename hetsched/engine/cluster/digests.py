@@ -60,7 +60,7 @@ class Digests:
         if state.volumes.storage:
             hasher.update(state.volumes.digest)
         if state.devices.known:
-            hasher.update(state.devices.digest)
+            hasher.update(state.devices.digest())
         if state.experience:
             hasher.update(encode(state.experience.learnt, order="sorted"))
         hasher.update(self._rows)

@@ -204,7 +204,7 @@ class ClusterState:
             for placed in self.placed_pods.values():
                 if placed.compiled.shape.claims:
                     self.volumes.charge(placed, 1)
-        if content.devices != self.devices.known:
+        if not self.devices.replace_claims(content.devices):
             self.devices = DeviceState(content.devices)
             for placed in self.placed_pods.values():
                 self.devices.charge(placed, 1)

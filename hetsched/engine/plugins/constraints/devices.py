@@ -195,8 +195,7 @@ def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
     few: Bools = np.full(len(state.reports), isinstance(state.devices.allocate(claims, (), usage), str))
     tainted: Bools = np.zeros(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
-    for row, places in state.devices.by_node(state).items():
-        found = state.devices.allocate(claims, places, usage)
+    for row, found in state.devices.searches(claims, state).items():
         few[row], tainted[row], long[row] = found == "few", found == "taints", found == "search"
     names = ", ".join(claim.name for claim in claims)
     return [

@@ -1,0 +1,60 @@
+"""Cached results of the searches for devices on each node.
+
+Pods of one workload have claims with equal requests. The result of a search for such claims on a node changes only if
+the use of a pool with devices of this node changes: one placement changes the result of few nodes.
+Invariant: the cached results equal those of new searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hetsched.contracts.objects.devices import AttributeConstraint, Device, DeviceId, DeviceRequest, ResourceClaim
+
+# The requests and constraints of each claim, and the index of the first equal claim: a pod may use one claim twice.
+Demand = tuple[tuple[tuple[DeviceRequest, ...], tuple[AttributeConstraint, ...], int], ...]
+_MOST_DEMANDS = 32  # a change of a pool that all nodes can access drops one result of each demand and node
+
+
+class DeviceVerdicts:
+    """Results of searches by demand and row: the reason why the devices of a node do not suffice, or an empty text."""
+
+    def __init__(self) -> None:
+        self._places: Mapping[int, Sequence[int]] = {}
+        self._rows: dict[str, list[int]] = {}  # pool -> rows of the nodes that can access one of its devices
+        self._found: dict[Demand, dict[int, str]] = {}
+
+    def search(
+        self,
+        claims: Sequence[ResourceClaim],
+        places: Mapping[int, Sequence[int]],
+        devices: Sequence[Device],
+        search: Callable[[Sequence[int]], str],
+    ) -> Mapping[int, str]:
+        """Return the result for each row of `places`, the indexes of the devices that each node can access."""
+        if places is not self._places and places != self._places:
+            self._found.clear()
+            self._rows = {}
+            for row, some in places.items():
+                for pool in {devices[place].id.pool_key for place in some}:
+                    self._rows.setdefault(pool, []).append(row)
+        self._places = places
+        demand = _demand(claims)
+        if demand not in self._found and len(self._found) >= _MOST_DEMANDS:
+            self._found.pop(next(iter(self._found)))
+        found = self._found.setdefault(demand, {})
+        for row in places.keys() - found.keys():
+            found[row] = search(places[row])
+        return found
+
+    def drop(self, devices: Iterable[DeviceId]) -> None:
+        """Drop the results of the nodes that can access a pool of these devices, whose use has changed."""
+        for pool in {device.pool_key for device in devices}:
+            for row in self._rows.get(pool, ()):
+                for found in self._found.values():
+                    found.pop(row, None)
+
+
+def _demand(claims: Sequence[ResourceClaim]) -> Demand:
+    keys = [claim.key for claim in claims]
+    return tuple((claim.requests, claim.constraints, keys.index(claim.key)) for claim in claims)

@@ -1,0 +1,92 @@
+"""The cached use of devices and the cached results of searches equal those of a new state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from hetsched.adapters.files import parse_cluster, parse_workload
+from hetsched.contracts.objects.devices import AllocatedDevice, ResourceClaim
+from hetsched.contracts.objects.workload import PodSpec
+from hetsched.engine.cluster.devices import DeviceState
+from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.builtin_policies import BUILTIN
+from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.policy import compile_policy
+from hetsched.engine.framework.registry import load_registry
+from tests.differential import verdicts
+from tests.differential.device_clusters import draw_contended_devices
+
+POLICY = compile_policy(next(iter(BUILTIN.values())), load_registry(), implied=True)
+
+
+def new_devices(state: ClusterState) -> DeviceState:
+    """Return a state of the devices that contains no cached results."""
+    devices = DeviceState(state.devices.known)
+    for placed in state.placed_pods.values():
+        devices.charge(placed, 1)
+    return devices
+
+
+def check(state: ClusterState, pods: list[PodSpec]) -> None:
+    devices, fresh = state.devices, new_devices(state)
+    usage, expected = devices.usage(), fresh.usage()
+    assert (usage.exclusive, usage.shares, usage.remaining) == (
+        expected.exclusive, expected.shares, expected.remaining,
+    )  # fmt: skip
+    for pod in pods:
+        found = [fresh.resolve_claim(pod, use) for use in pod.shape.devices]
+        claims = [each for each in found if isinstance(each, ResourceClaim) and each.allocated is None]
+        if claims:
+            assert devices.searches(claims, state) == uncached(fresh, claims, state)
+
+
+def uncached(devices: DeviceState, claims: list[ResourceClaim], state: ClusterState) -> Mapping[int, str]:
+    found = {row: devices.allocate(claims, places, devices.usage()) for row, places in devices.by_node(state).items()}
+    return {row: each if isinstance(each, str) else "" for row, each in found.items()}
+
+
+def record_claims(state: ClusterState, draw: random.Random) -> None:
+    """Record the promised devices of some claims, and remove the allocations of others, as the informer does."""
+    known = state.devices.known
+    claims = dict(known.claims)
+    for key in draw.sample(sorted(claims), len(claims) // 3):
+        grants = state.devices.promised.get(key)
+        allocated = grants and tuple(AllocatedDevice(each.device, each.admin, each.consumed) for each in grants)
+        claims[key] = msgspec.structs.replace(claims[key], allocated=allocated or None)
+    content: Any = msgspec.structs.replace(known, claims=claims)
+    assert state.devices.replace_claims(content)
+    assert state.devices.known == content
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_cached_results_equal_new_results(seed: int) -> None:
+    case, draw = draw_contended_devices(seed, 6), random.Random(seed)
+    content = parse_cluster([("cluster.json", verdicts.as_list(case.objects))])
+    pods = list(parse_workload([("pods.json", verdicts.as_list(case.pods))], known=content).pending)
+    state = ClusterState.of(content)
+    scheduler, placed = Scheduler(state, POLICY), list[str]()
+    for step in range(20):
+        pod = draw.choice(pods)
+        if pod.key in placed:
+            placed.remove(pod.key)
+            state.forget(pod.key)
+        elif scheduler.schedule(pod).node is not None:
+            placed.append(pod.key)
+        if step % 10 == 9:
+            record_claims(state, draw)
+        check(state, pods)
+    check(state.fork(), pods)
+
+
+def test_changed_devices_are_not_replaced_as_claims() -> None:
+    case = draw_contended_devices(1, 4)
+    content = parse_cluster([("cluster.json", verdicts.as_list(case.objects))])
+    state = ClusterState.of(content)
+    before = state.devices.known
+    assert not state.devices.replace_claims(msgspec.structs.replace(before, devices=before.devices[1:]))
+    assert state.devices.known is before
