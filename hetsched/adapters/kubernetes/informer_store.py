@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
+from hetsched.adapters.objects.devices.reader import with_claims
 from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
@@ -26,14 +27,9 @@ from hetsched.adapters.objects.pods import PodReader, ReferencedObjects
 from hetsched.contracts.errors import InputError, Problem
 from hetsched.contracts.message import shortened
 from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.devices import Devices
 from hetsched.contracts.objects.node_report import NodeReport
-from hetsched.contracts.objects.observed import (
-    Changes,
-    ContainerEnd,
-    ObservedPod,
-    ObservedPolicy,
-    Quarantined,
-)
+from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod, ObservedPolicy, Quarantined
 from hetsched.contracts.objects.workload import PodSpec
 
 from .api import Resource
@@ -59,8 +55,7 @@ from .typed_objects import content_digest, decode_pod, node_fields, pod_fields
 K = TypeVar("K")
 _ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
-# Parts of the definitions. Each part is reread separately, because claims change with every pod but classes rarely
-# change.
+# Parts of the definitions, which are reread separately: claims change with every pod, classes rarely.
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
 _PART_OF = {
     **dict.fromkeys((VOLUMES, CLAIMS, STORAGE_CLASSES), _STORAGE),
@@ -92,6 +87,7 @@ class InformerStore:
         self._bound: set[str] = set()
         self._stopped: set[str] = set()
         self._redefined = {_NAMES, _STORAGE, _DEVICES}
+        self._changed_claims: set[str] = set()  # keys of the ResourceClaims, which are reread one by one
         self._definitions = ClusterContent()
         self._reader = PodReader(ReferencedObjects.of(self._definitions))
         # Pods that refer to missing definitions; they are reread when definitions change.
@@ -129,7 +125,10 @@ class InformerStore:
         else:
             part = _PART_OF.get(resource, _NAMES)
             _put(self._defining.setdefault(part, {}), (_id(resource), event.key), body)
-            self._redefined.add(part)
+            if resource is RESOURCE_CLAIMS:
+                self._changed_claims.add(event.key)
+            else:
+                self._redefined.add(part)
 
     def only_binds(self, event: Upserted) -> bool:
         """Return whether an event only binds a pod or changes its status, compared with the last state returned."""
@@ -155,7 +154,7 @@ class InformerStore:
     def take(self) -> Changes:
         """Return the changes since the last call and clear them."""
         changes = Changes()
-        if self._redefined:
+        if self._redefined or self._changed_claims:
             changes.definitions = self._read_definitions()
         changes.pods_gone = [key for key, pod in self._dirty_pods.items() if pod is None]
         changes.pods = [pod for pod in self._dirty_pods.values() if pod is not None]
@@ -230,6 +229,7 @@ class InformerStore:
     def _read_definitions(self) -> ClusterContent | None:
         """Reread the definitions whose objects changed; return None if the result is unchanged."""
         parts, self._redefined = self._redefined, set()
+        changed_claims, self._changed_claims = self._changed_claims, set()
         before = found = self._definitions
         if _NAMES in parts:
             found = msgspec.structs.replace(self._read(_NAMES), storage=before.storage, devices=before.devices)
@@ -237,6 +237,8 @@ class InformerStore:
             found = msgspec.structs.replace(found, storage=self._read(_STORAGE).storage)
         if _DEVICES in parts:
             found = msgspec.structs.replace(found, devices=self._read(_DEVICES).devices)
+        elif changed_claims:
+            found = msgspec.structs.replace(found, devices=self._read_claims(found.devices, changed_claims))
         if found == before:
             return None
         self._definitions = found
@@ -248,9 +250,16 @@ class InformerStore:
                 self._read_pod(key, body)
         return found
 
-    def _read(self, part: str) -> ClusterContent:
-        """Read one part of the definitions and quarantine unreadable objects."""
-        kept = dict(self._defining.get(part, {}))
+    def _read_claims(self, known: Devices, changed: Collection[str]) -> Devices:
+        """Reread only the changed ResourceClaims: they change with every pod, the devices rarely."""
+        read = self._read(_DEVICES, [(_id(RESOURCE_CLAIMS), key) for key in sorted(changed)])
+        claims = {key: claim for key, claim in known.claims.items() if key not in changed}
+        return with_claims(known, claims | read.devices.claims)
+
+    def _read(self, part: str, only: Iterable[tuple[str, str]] | None = None) -> ClusterContent:
+        """Read one part of the definitions, or `only` these objects, and quarantine unreadable objects."""
+        known = self._defining.get(part, {})
+        kept = dict(known) if only is None else {key: known[key] for key in only if key in known}
         while True:
             try:
                 documents = [_document(kind, key, body) for (kind, key), body in kept.items()]

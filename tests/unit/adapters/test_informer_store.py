@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -12,13 +13,17 @@ from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.adapters.kubernetes.resources import (
     CLAIMS,
     CSI_NODES,
+    DEVICE_CLASSES,
     NATIVE_GROUPS,
     NODE_GPUS,
     NODES,
     POD_GROUPS,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
 )
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT
 from hetsched.contracts.objects.workload import GangMember
@@ -293,3 +298,39 @@ def test_grace_period_is_that_of_the_deletion_else_of_the_pod(meta: Any, spec: A
     assert pod.spec is not None
     assert pod.spec.grace_seconds == seconds
     assert pod.spec.terminating is ("deletionTimestamp" in meta)
+
+
+def a_claim(store: InformerStore, name: str, model: str, *, allocated: str = "", wrong: bool = False) -> None:
+    selector = {"cel": {"expression": f'device.attributes["d.io"].model == "{model}"'}}
+    exactly = {"deviceClassName": "gpu", "selectors": [selector], **({"count": "many"} if wrong else {})}
+    result = {"request": "r", "driver": "d.io", "pool": "n1", "device": allocated}
+    status = {"allocation": {"devices": {"results": [result]}}} if allocated else {}
+    spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+    seen(store, RESOURCE_CLAIMS, name, metadata={"uid": name}, spec=spec, status=status)
+
+
+def a_slice(store: InformerStore, *models: str) -> None:
+    devices = [{"name": f"d{at}", "attributes": {"model": {"string": model}}} for at, model in enumerate(models)]
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    seen(store, RESOURCE_SLICES, "s1", spec={"driver": "d.io", "nodeName": "n1", "pool": pool, "devices": devices})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changed_claims_give_the_same_devices_as_all_objects(seed: int) -> None:
+    draw, store, last = random.Random(seed), InformerStore(), ClusterContent()
+    seen(store, DEVICE_CLASSES, "gpu", spec={"selectors": [{"cel": {"expression": "device.driver == 'd.io'"}}]})
+    a_slice(store, "a", "b", "a")
+    for _ in range(40):
+        name = f"team/c{draw.randrange(4)}"
+        if draw.random() < 0.2:
+            store.feed(RESOURCE_CLAIMS, Deleted(name))
+        elif draw.random() < 0.1:
+            a_slice(store, *draw.choices("abc", k=3))
+        else:
+            a_claim(store, name, draw.choice("abc"), allocated=draw.choice(["", "d1"]), wrong=draw.random() < 0.2)
+        last = store.take().definitions or last
+        fresh, fresh._defining = InformerStore(), store._defining
+        whole = fresh.take()
+        assert whole.definitions is not None
+        assert last.devices == whole.definitions.devices
+        assert store.quarantined.keys() == fresh.quarantined.keys()

@@ -20,7 +20,7 @@ from hetsched.contracts.objects.node_report import Taint
 
 from ..fields import FieldView
 from .claims import resource_claim, selectors
-from .selector_verdicts import evaluate, is_supported, selector_verdicts
+from .selector_verdicts import evaluate, is_supported, selector_chains, selector_verdicts
 from .slices import counters, device_taint, devices_of
 
 
@@ -78,6 +78,15 @@ class DeviceReader:
         added = dict.fromkeys(rule.taint for rule in self._taint_rules if rule.selects(device, classes))
         taints = tuple(dict.fromkeys((*device.taints, *added)))
         return device if taints == device.taints else msgspec.structs.replace(device, taints=taints)
+
+
+def with_claims(known: Devices, claims: dict[str, ResourceClaim]) -> Devices:
+    """Return the devices with other claims, as if all objects were read again."""
+    before = selector_chains(known.classes, known.claims.values())
+    verdicts = known.verdicts
+    if selector_chains(known.classes, claims.values()) != before:
+        verdicts = selector_verdicts(known.devices, known.classes, claims.values())
+    return msgspec.structs.replace(known, claims=claims, verdicts=verdicts)
 
 
 def _pools(slices: Sequence[tuple[FieldView, str]]) -> tuple[list[Device], dict[str, dict[str, int]], set[str]]:

@@ -19,12 +19,7 @@ def selector_verdicts(
     devices: Sequence[Device], classes: dict[str, tuple[str, ...]], claims: Iterable[ResourceClaim]
 ) -> dict[str, SelectorVerdict]:
     """Return the results of each requested selector for its candidate devices."""
-    chains = {
-        (*classes.get(wish.device_class, ()), *wish.selectors)
-        for claim in claims
-        for request in claim.requests
-        for wish in request.wishes
-    }
+    chains = selector_chains(classes, claims)
     texts = [_text_of(device) for device in devices] if chains else []
     answers: dict[str, dict[int, Answer]] = {}
     for chain in sorted(chains):
@@ -36,6 +31,13 @@ def selector_verdicts(
                     known[place] = _answer(selector, texts[place])
             left = [place for place in left if known[place][0]]
     return {selector: _verdict(known) for selector, known in answers.items()}
+
+
+def selector_chains(classes: dict[str, tuple[str, ...]], claims: Iterable[ResourceClaim]) -> set[tuple[str, ...]]:
+    """Return the selectors of each request in the order of their evaluation, those of its class first."""
+    # Claims of one template have equal requests.
+    wishes = dict.fromkeys(wish for claim in claims for request in claim.requests for wish in request.wishes)
+    return {(*classes.get(wish.device_class, ()), *wish.selectors) for wish in wishes}
 
 
 def evaluate(selector: str, device: Device) -> bool | None:
