@@ -1,9 +1,9 @@
 """Write the devices of a pod into its resource claims before the pod is bound.
 
 A driver prepares the devices that a claim's status lists, and two schedulers may write to the same claim. As in
-kube-scheduler, each claim of the pod is read and then handled according to its state:
-    unallocated, devices chosen  the finalizer that protects an allocation is written, then the allocation and the pod's
-                                 reservation in one write that names the resourceVersion that was read
+kube-scheduler, each claim of the pod is handled according to its state:
+    unallocated, devices chosen  the finalizer that protects an allocation is written, which also reads the claim, then
+                                 the allocation and the pod's reservation in one write that names the resourceVersion
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`
     any other state              the pod is refused
@@ -34,6 +34,7 @@ from .resources import DEVICE_CLASSES, RESOURCE_CLAIMS
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 _PATCH = "application/merge-patch+json"
+_STRATEGIC_PATCH = "application/strategic-merge-patch+json"  # adds to the list of finalizers
 _REFUSED = frozenset({400, 403, 404, 422})
 _CHANGED = 409  # the claim has changed since it was read
 _RELEASE_TRIES = 5
@@ -93,7 +94,7 @@ def _release_claim(api: Api, request: BindingRequest, name: str) -> None:
 
 
 def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
-    claim = _read(api, name, request.namespace)
+    claim = _protect(api, request, name, grants) or _read(api, name, request.namespace)
     if claim is None:
         return BindingOutcome(
             request.pod_id, BindingResult.REFUSED, Message("claim {claim} no longer exists", claim=name)
@@ -240,6 +241,26 @@ def _read(api: Api, name: str, namespace: str) -> Plain | None:
         found: Plain = json.loads(api.get(RESOURCE_CLAIMS.path(namespace=namespace, name=name)))
     except ApiFailure as failure:
         if failure.status == 404:
+            return None
+        raise
+    return found
+
+
+def _protect(api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> Plain | None:
+    """Add the finalizer to the claim for which the devices were chosen, and return the claim.
+
+    Returns None if the API server refuses, for example because the claim is another one or is being deleted. A claim
+    that has the finalizer is not written.
+    """
+    if not grants or not grants[0].uid:
+        return None
+    meta = {"uid": grants[0].uid, "finalizers": [FINALIZER]}
+    path = RESOURCE_CLAIMS.path(namespace=request.namespace, name=name)
+    try:
+        body = json.dumps({"metadata": meta}).encode()
+        found: Plain = json.loads(api.send("PATCH", path, body, content=_STRATEGIC_PATCH))
+    except ApiFailure as failure:
+        if failure.status in _REFUSED or failure.status == _CHANGED:
             return None
         raise
     return found

@@ -1,0 +1,73 @@
+"""Calls to the API server for the allocation of one claim."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
+from hetsched.adapters.kubernetes.device_allocation import FINALIZER, allocate
+from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import DeviceId
+
+GRANT = DeviceGrant(claim="gpu", uid="c", request="r", device=DeviceId("gpu.example.com", "n1", "d0"))
+
+
+class ClaimServer:
+    """API server with one claim, which a strategic merge patch changes only if its uid is equal."""
+
+    def __init__(self, uid: str = "c", **meta: Any) -> None:
+        requests = [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]
+        self.claim: dict[str, Any] = {
+            "metadata": {"name": "gpu", "namespace": "default", "uid": uid, "resourceVersion": "7", **meta},
+            "spec": {"devices": {"requests": requests}},
+        }
+        self.calls: list[str] = []
+
+    def get(self, path: str, query: Any = None) -> bytes:
+        self.calls.append(f"GET {path.rpartition('/')[2]}")
+        return json.dumps(self.claim if "resourceclaims" in path else {"spec": {}}).encode()
+
+    def send(self, method: str, path: str, body: bytes = b"", *, content: str = "", **_: Any) -> bytes:
+        self.calls.append(f"{method} {path.rpartition('/')[2]}")
+        patch, meta = json.loads(body), self.claim["metadata"]
+        if patch["metadata"]["uid"] != meta["uid"]:
+            raise ApiFailure(409, "Conflict", "the uid differs")
+        finalizers = patch["metadata"].get("finalizers", [])
+        if finalizers and "deletionTimestamp" in meta:
+            raise ApiFailure(422, "Invalid", "no finalizer can be added")
+        assert not finalizers or content.startswith("application/strategic-merge-patch")
+        meta["finalizers"] = list(dict.fromkeys([*meta.get("finalizers", []), *finalizers]))
+        self.claim |= {"status": patch["status"]} if "status" in patch else {}
+        return json.dumps(self.claim).encode()
+
+
+def allocated(server: ClaimServer) -> BindingOutcome | None:
+    request = BindingRequest(1, "default", "p", "u", "n1", device_claims=("gpu",), devices=(GRANT,))
+    return allocate(cast(Api, server), request)
+
+
+def test_unallocated_claim_is_not_read() -> None:
+    server = ClaimServer(finalizers=["example.com/other"])
+    assert allocated(server) is None
+    assert server.calls == ["PATCH gpu", "GET gpu", "PATCH status"]  # claim, class, claim
+    assert server.claim["metadata"]["finalizers"] == ["example.com/other", FINALIZER]
+    assert server.claim["status"]["reservedFor"] == [{"resource": "pods", "name": "p", "uid": "u"}]
+
+
+def test_deleted_claim_gets_no_devices() -> None:
+    server = ClaimServer(deletionTimestamp="2026-01-01T00:00:00Z")
+    outcome = allocated(server)
+    assert outcome is not None
+    assert outcome.result is BindingResult.REFUSED
+    assert "is being deleted" in str(outcome.message)
+    assert "status" not in server.claim
+
+
+def test_other_claim_with_the_same_name_gets_no_devices() -> None:
+    server = ClaimServer(uid="another")
+    outcome = allocated(server)
+    assert outcome is not None
+    assert outcome.result is BindingResult.REFUSED
+    assert "finalizers" not in server.claim["metadata"]
