@@ -37,6 +37,7 @@ class Event(enum.StrEnum):
     TIME = "time"
     POD_LABELS = "pod-labels"
     NODE_FEATURES = "node-features"
+    DEVICE_CLASS = "device-class"
 
 
 NODE_FACTS = frozenset(
@@ -45,7 +46,13 @@ NODE_FACTS = frozenset(
         Event.NODE_FEATURES,
     }
 )  # fmt: skip
-INVENTORY = NODE_FACTS | {Event.NODE_USE, Event.STORAGE_CHANGED, Event.QUOTA_CHANGED, Event.NAMES_CHANGED}
+INVENTORY = NODE_FACTS | {
+    Event.NODE_USE,
+    Event.STORAGE_CHANGED,
+    Event.QUOTA_CHANGED,
+    Event.NAMES_CHANGED,
+    Event.DEVICE_CLASS,
+}
 LOADS = frozenset({Event.POD_RELEASED, Event.POD_PLACED, Event.POD_LABELS})
 # For a plugin that does not register events: all events, including the passing of time.
 ANYTHING = frozenset(Event)

@@ -111,6 +111,8 @@ def _definition_events(before: ClusterContent, after: ClusterContent) -> set[Eve
         events.add(Event.STORAGE_CHANGED)
     if before.quotas != after.quotas:
         events.add(Event.QUOTA_CHANGED)
+    if (before.devices.classes, before.devices.extended) != (after.devices.classes, after.devices.extended):
+        events.add(Event.DEVICE_CLASS)
     return events
 
 

@@ -68,6 +68,10 @@ class DeviceNames:
             },
             incomplete=renamed(self._pool, devices.incomplete),
             counters={self._pool(pool): self._counters(counters) for pool, counters in devices.counters.items()},
+            extended={
+                self._names.resource(resource): self._names.of(DEVICE_CLASS, name)
+                for resource, name in devices.extended.items()
+            },
         )
 
     def _counters(self, amounts: Mapping[str, int]) -> dict[str, int]:

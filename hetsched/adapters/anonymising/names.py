@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from hetsched.adapters.objects.storage import ZONE_SEPARATOR
-from hetsched.contracts.objects.devices import BindingConditions, DeviceId
+from hetsched.contracts.objects.devices import CLASS_RESOURCE_PREFIX, BindingConditions, DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.objects.pinned_memory import MemoryGrant
@@ -25,6 +25,7 @@ from .realms import (
     ATTRIBUTE,
     CLASS,
     DEVICE,
+    DEVICE_CLASS,
     DRIVER,
     GANG,
     KEY,
@@ -99,6 +100,8 @@ class NameAnonymizer:
         return tuple(sorted(self.labels(dict(labels)).items()))
 
     def resource(self, resource: str) -> str:
+        if resource.startswith(CLASS_RESOURCE_PREFIX):
+            return CLASS_RESOURCE_PREFIX + self.of(DEVICE_CLASS, resource.removeprefix(CLASS_RESOURCE_PREFIX))
         return self.of(RESOURCE, resource, stays=well_known.is_known_resource(resource))
 
     def resources(self, resources: Mapping[str, int]) -> dict[str, int]:

@@ -17,7 +17,10 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import (
     Allocation,
     CardGrant,
+    ClaimedDevices,
     DeviceGrant,
+    DeviceMapping,
+    ExtendedClaim,
     IsaGrant,
     VolumeGrant,
     ZoneGrant,
@@ -49,7 +52,21 @@ from hetsched.isa.platforms import normalise
 from ..objects import keys
 from . import well_known
 from .names import WITHHELD, NameAnonymizer, known_isa, moment, one_of, renamed
-from .realms import ADDRESS, CARD, CLAIM, CONTAINER, DEVICE_CLAIM, GANG, GATE, IMAGE, POD, REQUEST, SCHEDULER, VOLUME
+from .realms import (
+    ADDRESS,
+    CARD,
+    CLAIM,
+    CONTAINER,
+    DEVICE_CLAIM,
+    DEVICE_CLASS,
+    GANG,
+    GATE,
+    IMAGE,
+    POD,
+    REQUEST,
+    SCHEDULER,
+    VOLUME,
+)
 
 _FIELD = re.compile(r"(spec|metadata)(\.[A-Za-z]+|\[[0-9]+\])*")
 _VARIANT = re.compile(r"(v?[0-9.]{1,4}|rv[ab0-9u]{1,10})?", re.ASCII)
@@ -173,6 +190,7 @@ class PodAnonymizer:
             host_ports=renamed(self._host_port, shape.host_ports),
             claims=renamed(self._claim_use, shape.claims),
             devices=renamed(self._device_use, shape.devices),
+            extended=tuple(replace(each, resource=self._names.resource(each.resource)) for each in shape.extended),
             gpu=None if shape.gpu is None else self._gpu(shape.gpu),
             isa=None if shape.isa is None else self._isa_demand(shape.isa),
             numa=None if shape.numa is None else NumaDemand(shape.numa.aware, shape.numa.cpu_policy),
@@ -261,6 +279,23 @@ class PodAnonymizer:
                 for grant in allocation.devices
             ),
             memory=tuple(self._names.memory(one) for one in allocation.memory) if allocation.memory else UNSET,
+            extended=self._extended_claim(allocation.extended) if allocation.extended else UNSET,
+        )
+
+    def _extended_claim(self, claim: ExtendedClaim) -> ExtendedClaim:
+        request = self._names.request_name
+        return ExtendedClaim(
+            name=self._names.of(DEVICE_CLAIM, claim.name),
+            requests=tuple(
+                ClaimedDevices(request(one.name), self._names.of(DEVICE_CLASS, one.device_class), one.count)
+                for one in claim.requests
+            ),
+            mappings=tuple(
+                DeviceMapping(
+                    self._names.of(CONTAINER, one.container), self._names.resource(one.resource), request(one.request)
+                )
+                for one in claim.mappings
+            ),
         )
 
     def _zone_grant(self, grant: ZoneGrant) -> ZoneGrant:

@@ -23,6 +23,7 @@ from hetsched.contracts.objects.allocation import (
     Allocation,
     CardGrant,
     DeviceGrant,
+    ExtendedClaim,
     IsaGrant,
     VolumeGrant,
     ZoneGrant,
@@ -70,6 +71,7 @@ class _Annotation(msgspec.Struct):
     volumes: tuple[VolumeGrant, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
     memory: tuple[MemoryGrant, ...] | msgspec.UnsetType = msgspec.UNSET
+    extended: ExtendedClaim | msgspec.UnsetType = msgspec.UNSET
 
 
 class _CraneResources(msgspec.Struct):
@@ -106,6 +108,7 @@ def parse_allocation(text: str) -> Allocation:
         volumes=found.volumes,
         devices=found.devices,
         memory=found.memory,
+        extended=found.extended,
     )
 
 
@@ -198,4 +201,6 @@ def write_allocation(allocation: Allocation, containers: Mapping[str, str] | Non
         document["devices"] = allocation.devices
     if allocation.memory:
         document["memory"] = allocation.memory
+    if allocation.extended:
+        document["extended"] = allocation.extended
     return encode(document).decode()

@@ -190,6 +190,7 @@ class PodReader:
             host_ports=host_ports(spec),
             claims=claim_uses(spec, meta, name),
             devices=device_uses(spec, root.view("status")),
+            extended=amounts.extended,
             gpu=demands.gpu_demand(annotations, amounts.requests, problems),
             isa=demands.isa_demand(labels, annotations, arch, problems),
             numa=demands.numa_demand(annotations, problems),

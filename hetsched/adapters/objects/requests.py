@@ -14,13 +14,14 @@ pkg/scheduler/util/pod_resources.go; pkg/apis/core/helper/qos.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from hetsched.adapters.spelling import nearest, suggestion
 from hetsched.contracts.message import Message
+from hetsched.contracts.objects.devices import ExtendedRequest
 from hetsched.contracts.objects.pinned_memory import is_memory
 from hetsched.contracts.objects.workload import ContainerDemand
 from hetsched.contracts.units import (
@@ -52,7 +53,7 @@ class PodAmounts(msgspec.Struct, frozen=True):
     """Effective requests in base units, the amounts for scoring, and the quality-of-service class.
 
     `containers` lists the containers with resources that a node can align, and `container_names` their names; an
-    unnamed container is called `main`.
+    unnamed container is called `main`. `extended` lists the extended resources of these containers.
     """
 
     requests: tuple[tuple[str, int], ...]
@@ -61,6 +62,7 @@ class PodAmounts(msgspec.Struct, frozen=True):
     qos: str
     containers: tuple[ContainerDemand, ...] = ()
     container_names: tuple[str, ...] = ()
+    extended: tuple[ExtendedRequest, ...] = ()
 
     @property
     def guaranteed(self) -> bool:
@@ -136,21 +138,23 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
     total[PODS] = 1
     qos = _qos([*containers, *init] if whole is None else [whole])
     shared = {"pooled": pooled, "guaranteed": qos == "Guaranteed"}
-    aligned = [
-        (name, demand)
-        for name, demand in (
-            *((c.name, container_demand(c.requests, c.limits, init=not c.sidecar, **shared)) for c in init),
-            *((c.name, container_demand(c.requests, c.limits, **shared)) for c in containers),
-        )
-        if demand is not None
+    started = [
+        *((c, container_demand(c.requests, c.limits, init=not c.sidecar, **shared)) for c in init),
+        *((c, container_demand(c.requests, c.limits, **shared)) for c in containers),
     ]
+    aligned = [(position, c, demand) for position, (c, demand) in enumerate(started) if demand is not None]
     return PodAmounts(
         requests=tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
         nonzero_cpu_millis=nonzero.get(CPU, 0) + overhead.get(CPU, 0),
         nonzero_memory_bytes=nonzero.get(MEMORY, 0) + overhead.get(MEMORY, 0),
         qos=qos,
-        containers=tuple(demand for _, demand in aligned),
-        container_names=tuple(name or "main" for name, _ in aligned),
+        containers=tuple(demand for _, _, demand in aligned),
+        container_names=tuple(c.name or "main" for _, c, _ in aligned),
+        extended=tuple(
+            request
+            for place, (position, c, demand) in enumerate(aligned)
+            for request in extended_requests(c.requests, place, position, short_lived=demand.init)
+        ),
     )
 
 
@@ -251,6 +255,15 @@ def container_demand(
     if not (cpus or cards or devices or memory):
         return None
     return ContainerDemand(cpus, requests.get(MEMORY, 0), cards, init, devices, memory)
+
+
+def extended_requests(
+    requests: Amounts, container: int, position: int, *, short_lived: bool = False
+) -> Iterator[ExtendedRequest]:
+    """Yield the extended resources of one container, by name."""
+    for rank, (resource, amount) in enumerate(sorted(requests.items())):
+        if amount and is_extended(resource):
+            yield ExtendedRequest(container, position, resource, rank, amount, short_lived)
 
 
 def _stated_requests(spec: FieldView) -> Amounts:

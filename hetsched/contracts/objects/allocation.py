@@ -74,12 +74,39 @@ class DeviceGrant(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     binding: BindingConditions | None = None
 
 
+class ClaimedDevices(msgspec.Struct, frozen=True, rename="camel"):
+    """Request of a claim for extended resources: `count` devices of a class."""
+
+    name: str
+    device_class: str
+    count: int
+
+
+class DeviceMapping(msgspec.Struct, frozen=True):
+    """Request of the claim that serves an extended resource of a container."""
+
+    container: str
+    resource: str
+    request: str
+
+
+class ExtendedClaim(msgspec.Struct, frozen=True):
+    """Resource claim that hetsched creates for the extended resources of a pod that devices serve.
+
+    The kubelet reads `mappings` in the status of the pod.
+    """
+
+    name: str
+    requests: tuple[ClaimedDevices, ...]
+    mappings: tuple[DeviceMapping, ...]
+
+
 class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """All resources that one pod uses exclusively or in exact amounts on its node.
 
     If the node's kubelet pins CPUs (`cpu_policy` is static), `predicted` is the kubelet's expected choice of zones,
     until the actual choice is known and stored in `zones`. `memory` is the memory that a kubelet with the static memory
-    manager is expected to assign; it is omitted if there is none.
+    manager is expected to assign. `extended` is the claim for extended resources. Both are omitted if there are none.
     """
 
     gpus: tuple[CardGrant, ...] = ()
@@ -90,6 +117,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     volumes: tuple[VolumeGrant, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
     memory: tuple[MemoryGrant, ...] | UnsetType = UNSET
+    extended: ExtendedClaim | UnsetType = UNSET
 
     @property
     def gpu_milli(self) -> int:

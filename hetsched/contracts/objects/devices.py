@@ -15,6 +15,7 @@ from .node_constraints import NodeTerm, Toleration
 from .node_report import Taint
 
 MOST_RESULTS = 32  # maximum number of devices of one claim in the API
+CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"  # followed by the name of the class
 Value = bool | int | str
 
 
@@ -159,6 +160,22 @@ class ResourceClaim(msgspec.Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
+class ExtendedRequest(msgspec.Struct, frozen=True):
+    """Request of one container for an extended resource, which the devices of a class may serve.
+
+    `container` is the index in `Shape.containers`. `position` is the index among all init containers, followed by the
+    other containers. `rank` is the index of the resource among all requests of the container, sorted by name. An init
+    container that is no sidecar is `short_lived`: its devices are released before the other containers start.
+    """
+
+    container: int
+    position: int
+    resource: str
+    rank: int
+    count: int
+    short_lived: bool = False
+
+
 class SelectorVerdict(msgspec.Struct, frozen=True):
     """Devices for which a selector expression is true or unknown, as indexes in `Devices.devices`.
 
@@ -174,7 +191,8 @@ class Devices(msgspec.Struct, frozen=True):
     """All devices, the selectors of each class, all claims by `namespace/name`, and the verdict of each selector.
 
     `incomplete` lists pools with missing or contradictory slices, as `driver/pool`. `counters` contains the counters of
-    each pool (in thousandths), by `driver/pool` and by `set/counter`.
+    each pool (in thousandths), by `driver/pool` and by `set/counter`. `extended` contains the class of each extended
+    resource that a class names.
     """
 
     devices: tuple[Device, ...] = ()
@@ -183,6 +201,17 @@ class Devices(msgspec.Struct, frozen=True):
     verdicts: dict[str, SelectorVerdict] = {}
     incomplete: tuple[str, ...] = ()
     counters: dict[str, dict[str, int]] = {}
+    extended: dict[str, str] = {}
+
+    def class_of(self, resource: str) -> str:
+        """Return the name of the class whose devices serve an extended resource, "" if there is none.
+
+        Each class also serves the resource that consists of `CLASS_RESOURCE_PREFIX` and the name of the class.
+        """
+        implicit = resource.removeprefix(CLASS_RESOURCE_PREFIX)
+        if implicit != resource:
+            return implicit if implicit in self.classes else ""
+        return self.extended.get(resource, "")
 
     def __bool__(self) -> bool:
         return bool(self.devices or self.classes or self.claims)

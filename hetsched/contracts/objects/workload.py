@@ -19,6 +19,7 @@ from hetsched.contracts.documents import encode
 from ..errors import Problem
 from ..message import Message
 from .allocation import Allocation
+from .devices import ExtendedRequest
 from .node_constraints import Expression, NodeTerm, Toleration
 from .wishes import GANG_MIN_AVAILABLE, GROUP_MIN_COUNT, GROUP_MIN_MEMBER
 
@@ -248,7 +249,8 @@ class Shape(msgspec.Struct, frozen=True):
     is of that QoS class and has a container with whole CPUs, so that a kubelet with the static policy assigns exclusive
     CPUs. `expected_watts` is None if the expected power draw is unknown. `node_features` lists the features that the
     node's kubelet must declare, ordered by name. `images` lists the names with tags of the images of all containers and
-    image volumes, ordered and with repetitions.
+    image volumes, ordered and with repetitions. `extended` lists the extended resources of the containers, in start
+    order.
     """
 
     requests: tuple[tuple[str, int], ...] = ()
@@ -265,6 +267,7 @@ class Shape(msgspec.Struct, frozen=True):
     host_ports: tuple[HostPort, ...] = ()
     claims: tuple[ClaimUse, ...] = ()
     devices: tuple[DeviceUse, ...] = ()
+    extended: tuple[ExtendedRequest, ...] = ()
     gpu: GpuDemand | None = None
     isa: IsaDemand | None = None
     numa: NumaDemand | None = None

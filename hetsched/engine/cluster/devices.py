@@ -27,7 +27,7 @@ from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import Devices as Known
 from hetsched.contracts.objects.devices import DeviceWish, ResourceClaim
 from hetsched.contracts.objects.node_constraints import NodeTerm
-from hetsched.contracts.objects.workload import DeviceUse, PodSpec
+from hetsched.contracts.objects.workload import DeviceUse, PodSpec, Shape
 from hetsched.engine.framework.status import Refusal
 
 from .columns import Bools
@@ -35,6 +35,7 @@ from .device_numa import numa_nodes
 from .device_search import DeviceSearch
 from .device_usage import DeviceUsage
 from .device_verdicts import DeviceVerdicts
+from .extended_resources import claim_name, served_resources
 from .placed_pod import PlacedPod
 from .selectors import nodes_of_terms
 from .state_view import StateView
@@ -95,6 +96,7 @@ class DeviceState:
             {**(more.verdicts if same else {}), **known.verdicts},
             known.incomplete or more.incomplete,
             known.counters if known.devices else more.counters,
+            {**more.extended, **known.extended},
         )
         self._index()
 
@@ -183,9 +185,9 @@ class DeviceState:
                 Message("claim {claim} is being allocated for another pod", claim=claim.name),
                 claim.name,
             )
-        return self._claim_problem(claim) or claim
+        return self.claim_problem(claim) or claim
 
-    def _claim_problem(self, claim: ResourceClaim) -> Refusal | None:
+    def claim_problem(self, claim: ResourceClaim) -> Refusal | None:
         """Return the refusal of a claim with a missing device class or a selector that cannot be evaluated, or None."""
         for request in claim.requests:
             for wish in request.wishes:
@@ -250,21 +252,33 @@ class DeviceState:
         local = {state.row_of[name] for name in self._by_node if name in state.row_of}
         return sorted(local.union(*(np.flatnonzero(nodes).tolist() for nodes in selected)))
 
-    def usage(self) -> DeviceUsage:
-        """Return the use of the devices by all claims and placed pods."""
+    def needed(self, shape: Shape) -> bool:
+        """Return whether pods of a shape may need devices: for claims, or for extended resources."""
+        return bool(shape.devices or (shape.extended and served_resources(shape, self.known)))
+
+    def usage(self, pod: PodSpec | None = None) -> DeviceUsage:
+        """Return the use of the devices by all claims and placed pods.
+
+        The claim for extended resources that an earlier binding of `pod` left is not counted, because it is replaced.
+        """
+        left = "" if pod is None else f"{pod.namespace}/{claim_name(pod)}"
+        if left in self.known.claims:
+            others = {key: claim for key, claim in self.known.claims.items() if key != left}
+            return DeviceUsage(msgspec.structs.replace(self.known, claims=others), self.promised)
         if self._usage is None:
             self._usage = DeviceUsage(self.known, self.promised)
         return self._usage
 
-    def searches(self, claims: Sequence[ResourceClaim], state: StateView) -> Mapping[int, str]:
+    def searches(self, claims: Sequence[ResourceClaim], state: StateView, usage: DeviceUsage) -> Mapping[int, str]:
         """Return the result of `allocate` for each row with devices; it is empty if there are devices."""
-        usage = self.usage()
 
         def search(places: Sequence[int]) -> str:
             found = self.allocate(claims, places, usage)
             return found if isinstance(found, str) else ""
 
         places = state.once("devices by node", lambda: self.by_node(state))
+        if usage is not self._usage:
+            return {row: search(some) for row, some in places.items()}
         return self._verdicts.search(claims, places, self.known.devices, search)
 
     def allocate(

@@ -194,7 +194,7 @@ class Plans:
             compiled.has_rules
             or shape.spread
             or shape.claims
-            or shape.devices
+            or state.devices.needed(shape)
             or shape.numa is not None
             or not self._possible
             or self.full

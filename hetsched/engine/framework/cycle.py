@@ -329,6 +329,7 @@ def merge_allocations(first: Allocation, second: Allocation) -> Allocation:
         zones=first.zones + second.zones,
         volumes=first.volumes + second.volumes,
         devices=first.devices + second.devices,
+        extended=second.extended or first.extended,
         isa=second.isa or first.isa,
         cpu_policy=second.cpu_policy or first.cpu_policy,
     )

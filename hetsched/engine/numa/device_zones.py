@@ -24,6 +24,7 @@ from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
 from hetsched.contracts.objects.devices import ResourceClaim
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.device_usage import DeviceUsage
+from hetsched.engine.cluster.extended_resources import as_resource_claim, claim_on
 from hetsched.engine.framework.request import Request, StateKey
 
 from .kubelet_admission import KubeletAdmission
@@ -88,8 +89,11 @@ def zone_mask(positions: Iterable[int], node: Window) -> Bools:
     return chosen
 
 
-def open_claims(request: Request, state: ClusterState) -> OpenClaims:
-    """Return the claims of a pod, divided into those that need devices and the devices of the allocated ones."""
+def open_claims(request: Request, state: ClusterState, row: int) -> OpenClaims:
+    """Return the claims of a pod on a row, divided into those that need devices and the devices of the allocated ones.
+
+    The claim for extended resources that devices serve on the row is the last one.
+    """
     needed: list[ResourceClaim] = []
     allocated: list[int] = []
     for use in request.shape.devices:
@@ -101,11 +105,14 @@ def open_claims(request: Request, state: ClusterState) -> OpenClaims:
         else:
             found = (state.devices.places.get(each.device) for each in claim.allocated if not each.admin)
             allocated += [place for place in found if place is not None]
+    extended = claim_on(request.pod, state.devices.known, state, row)
+    if extended is not None:
+        needed.append(as_resource_claim(request.pod.namespace, extended))
     return OpenClaims(needed, allocated)
 
 
 def align(
-    cpus: CpuZones, claims: OpenClaims, row: int, state: ClusterState, usage: DeviceUsage | None = None
+    cpus: CpuZones, claims: OpenClaims, row: int, state: ClusterState, usage: DeviceUsage
 ) -> AlignedDevices | None:
     """Return the first choice of zones that aligns a pod on a row with its devices, or None if there is none."""
     devices = state.devices
@@ -113,7 +120,6 @@ def align(
     zones = _zones_of_devices(row, [*places, *claims.allocated], state)
     if not any(zone is not None for zone in zones.values()):
         return None
-    usage = usage or devices.usage()
     node = Window(state.columns, np.array([row], np.intp))
     for choice in sorted(zone_choices(cpus, node), key=lambda choice: len(choice.zones)):
         remote = [place for place, zone in zones.items() if zone is not None and zone not in choice.zones]
@@ -134,8 +140,8 @@ def needs_alignment(cpus: CpuZones, claims: OpenClaims, row: int, state: Cluster
 
 def chosen_zones(cpus: CpuZones, request: Request, row: int, state: ClusterState) -> ZoneChoice | None:
     """Return the zones of a pod's CPUs on a row: those near its devices if possible, else the best choice, or None."""
-    if request.shape.devices and state.devices.known.devices:
-        aligned = align(cpus, open_claims(request, state), row, state)
+    if state.devices.known.devices and state.devices.needed(request.shape):
+        aligned = align(cpus, open_claims(request, state, row), row, state, state.devices.usage(request.pod))
         if aligned is not None:
             return aligned.choice
     return next(zone_choices(cpus, Window(state.columns, np.array([row], np.intp))), None)

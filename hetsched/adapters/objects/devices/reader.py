@@ -17,6 +17,7 @@ import msgspec
 
 from hetsched.contracts.objects.devices import Device, Devices, ResourceClaim
 from hetsched.contracts.objects.node_report import Taint
+from hetsched.contracts.times import seconds
 
 from ..fields import FieldView
 from .claims import resource_claim, selectors
@@ -31,6 +32,7 @@ class DeviceReader:
         self._known = known or Devices()
         self._slices: list[tuple[FieldView, str]] = []
         self._classes: dict[str, tuple[str, ...]] = {}
+        self._extended: dict[str, tuple[float, str]] = {}  # resource -> creation and name of the newest class
         self._claims: dict[str, ResourceClaim] = {}
         self._taint_rules: list[_TaintRule] = []
 
@@ -39,7 +41,16 @@ class DeviceReader:
         self._slices.append((spec, f"{spec.text('driver')}/{spec.view('pool').text('name')}"))
 
     def device_class(self, root: FieldView) -> None:
-        self._classes[root.view("metadata").text("name")] = selectors(root.view("spec"))
+        meta, spec = root.view("metadata"), root.view("spec")
+        name, resource = meta.text("name"), spec.text("extendedResourceName")
+        self._classes[name] = selectors(spec)
+        if resource:
+            # The newest class serves a resource that several classes name, of equally old ones the first by name
+            # (extendedresourcecache.go of k8s.io/dynamic-resource-allocation, 1.37).
+            created = seconds(meta.text("creationTimestamp")) or 0.0
+            rival = self._extended.get(resource)
+            if rival is None or (-created, name) < (-rival[0], rival[1]):
+                self._extended[resource] = (created, name)
 
     def taint_rule(self, root: FieldView) -> None:
         spec = root.view("spec")
@@ -71,7 +82,9 @@ class DeviceReader:
         devices = tuple(self._tainted(device, classes) for device in read or self._known.devices)
         verdicts = selector_verdicts(devices, classes, self._claims.values())
         pools = tuple(sorted(incomplete | contradictory))
-        return Devices(devices, classes, self._claims, verdicts, pools, shared if read else self._known.counters)
+        extended = self._known.extended | {resource: name for resource, (_, name) in self._extended.items()}
+        counters_of_pools = shared if read else self._known.counters
+        return Devices(devices, classes, self._claims, verdicts, pools, counters_of_pools, extended)
 
     def _tainted(self, device: Device, classes: Mapping[str, tuple[str, ...]]) -> Device:
         """Return a device with the taints of the rules that select it."""

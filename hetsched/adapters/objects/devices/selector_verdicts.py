@@ -34,10 +34,13 @@ def selector_verdicts(
 
 
 def selector_chains(classes: dict[str, tuple[str, ...]], claims: Iterable[ResourceClaim]) -> set[tuple[str, ...]]:
-    """Return the selectors of each request in the order of their evaluation, those of its class first."""
+    """Return the selectors of each request in the order of their evaluation, those of its class first.
+
+    A class can be requested without a claim, as an extended resource.
+    """
     # Claims of one template have equal requests.
     wishes = dict.fromkeys(wish for claim in claims for request in claim.requests for wish in request.wishes)
-    return {(*classes.get(wish.device_class, ()), *wish.selectors) for wish in wishes}
+    return {(*classes.get(wish.device_class, ()), *wish.selectors) for wish in wishes} | {*classes.values()}
 
 
 def evaluate(selector: str, device: Device) -> bool | None:

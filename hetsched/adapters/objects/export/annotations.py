@@ -9,6 +9,7 @@ import msgspec
 
 from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import Message, from_parts
+from hetsched.contracts.objects.devices import ExtendedRequest
 from hetsched.contracts.objects.workload import ContainerDemand, Shape
 from hetsched.contracts.units import MEMORY
 
@@ -51,6 +52,7 @@ class ExportedContainers(msgspec.Struct):
     guaranteed: bool
     containers: tuple[ContainerDemand, ...]
     names: tuple[str, ...] = ()
+    extended: tuple[ExtendedRequest, ...] = ()
 
 
 def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[str, ...]]:
@@ -65,6 +67,8 @@ def with_containers(shape: Shape, annotations: FieldView) -> tuple[Shape, tuple[
         amounts = (container.cpus, container.memory_bytes, container.cards, *dict(container.memory).values())
         if not all(0 <= amount < 2**53 for amount in amounts):
             annotations.fail("an amount is out of range", keys.EXPORT_CONTAINERS)
+    if not all(0 < request.count < 2**53 and request.container >= 0 for request in exported.extended):
+        annotations.fail("an amount is out of range", keys.EXPORT_CONTAINERS)
     return msgspec.structs.replace(
-        shape, containers=exported.containers, guaranteed=exported.guaranteed
+        shape, containers=exported.containers, guaranteed=exported.guaranteed, extended=exported.extended
     ), exported.names

@@ -53,8 +53,10 @@ def device_objects(devices: Devices) -> Iterator[Plain]:
     for position, name in enumerate(devices.incomplete):
         driver, _, pool = name.partition("/")
         yield _slice(f"part-{position}", driver, pool, 2, [], {"allNodes": True})
+    resources = {name: resource for resource, name in devices.extended.items()}
     for name, selectors in devices.classes.items():
-        yield _object("DeviceClass", {"name": name}, {"spec": {"selectors": _selectors(selectors)}})
+        extended = {"extendedResourceName": resources[name]} if name in resources else {}
+        yield _object("DeviceClass", {"name": name}, {"spec": {"selectors": _selectors(selectors)} | extended})
     for claim in devices.claims.values():
         yield _claim(claim)
 

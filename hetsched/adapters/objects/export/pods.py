@@ -27,7 +27,7 @@ from .. import keys
 from ..allocation import by_container, write_allocation, write_topology_result
 from ..pod_fields import RESTART_ACTION
 from ..pods import MIRROR
-from ..requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand
+from ..requests import NONZERO_CPU_MILLIS, NONZERO_MEMORY_BYTES, container_demand, extended_requests
 from .annotations import ExportedContainers
 from .selectors import label_selector, node_term
 from .storage import DELETION_TIME, inexpressible_templates, pod_volumes
@@ -156,9 +156,12 @@ def _containers(pod: PodSpec, requests: dict[str, int], limits: dict[str, int]) 
     only = container_demand(requests, limits, guaranteed=limited)
     guaranteed = bool(only and only.cpus and limited)
     said = (only,) if only else ()
-    if (shape.containers, shape.guaranteed) == (said, guaranteed):
+    # The images of an export are init containers.
+    extended = tuple(extended_requests(requests, 0, len(_further_images(pod))))
+    if (shape.containers, shape.guaranteed, shape.extended) == (said, guaranteed, extended):
         return ""
-    return encode(ExportedContainers(shape.guaranteed, shape.containers, pod.container_names)).decode()
+    exported = ExportedContainers(shape.guaranteed, shape.containers, pod.container_names, shape.extended)
+    return encode(exported).decode()
 
 
 def _annotations(pod: PodSpec) -> dict[str, str]:

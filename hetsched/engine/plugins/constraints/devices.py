@@ -2,7 +2,8 @@
 
 Rule: a node fits if it can use the devices of every allocated claim of the pod, and if its free devices satisfy all
 open claims of the pod at the same time (see `engine.cluster.devices`). Reserve chooses the devices on the selected
-node. They remain reserved for the pod until they are written into the claims.
+node. They remain reserved for the pod until they are written into the claims. Extended resources of the pod that
+devices serve on a node are one more open claim there (see `engine.cluster.extended_resources`).
 If the policy has `numa-fit`, the devices are chosen together with the NUMA zones of the pod's CPUs (see
 `engine.numa.device_zones`): near these zones if possible. With `zones` "require", other nodes do not fit.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
@@ -10,7 +11,7 @@ Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dyn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -19,10 +20,12 @@ import numpy as np
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
 from hetsched.contracts.objects.devices import ResourceClaim
-from hetsched.contracts.objects.workload import Shape
+from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
+from hetsched.engine.cluster.device_usage import DeviceUsage
+from hetsched.engine.cluster.extended_resources import claim_on, served_nodes, served_resources
 from hetsched.engine.cluster.selectors import nodes_of_terms
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import LoopReserve
@@ -57,14 +60,50 @@ class SelectsCpuZones(Protocol):
 
 
 class _PreparedClaims(NamedTuple):
-    """Prepared claims of a pod: refusals with masks (N,) of the refused nodes, and the claims without an allocation.
+    """Prepared claims of a pod: refusals with masks (N,) of the refused nodes.
 
-    `names` are the names of all claims.
+    `names` are the names of all claims, and of the extended resources (`resources`) that devices may serve.
     """
 
     refused: list[Refused]
-    open: list[ResourceClaim]
     names: str
+    resources: tuple[str, ...]
+
+
+class _Need(NamedTuple):
+    """Open claims of a pod on some nodes (N,), with the names of the pod's claims and extended resources.
+
+    `extended` is true if devices serve extended resources on these nodes.
+    """
+
+    nodes: Bools
+    claims: list[ResourceClaim]
+    names: tuple[str, ...]
+    extended: bool
+
+    @property
+    def refusals(self) -> tuple[Refusal, Refusal, Refusal]:
+        """The refusals of nodes with too few free devices, with tainted devices, and of a stopped search."""
+        names = ", ".join(self.names)
+        if self.extended:
+            few = Message("no free devices for {names}", names=names)
+            tainted = Message("the devices for {names} have taints that are not tolerated", names=names)
+            stopped = Message(
+                "the search for free devices for {names} reached the maximum number of steps", names=names
+            )
+        else:
+            few = Message("no free devices for claim {names}", names=names)
+            tainted = Message(
+                "the devices for claim {names} have taints that its requests do not tolerate", names=names
+            )
+            stopped = Message(
+                "the search for free devices for claim {names} reached the maximum number of steps", names=names
+            )
+        return (
+            Refusal("DevicesNotAvailable", few, self.names),
+            Refusal("DevicesTainted", tainted, self.names),
+            Refusal("DevicesUndecided", stopped, unknown=True),
+        )
 
 
 @plugin(
@@ -76,7 +115,7 @@ class _PreparedClaims(NamedTuple):
     scope=Scope.CLUSTER,
     helped_by=frozenset(
         {Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.NAMES_CHANGED, Event.STORAGE_CHANGED,
-         Event.POD_RELEASED, Event.POD_PLACED, Event.POD_CHANGED}
+         Event.POD_RELEASED, Event.POD_PLACED, Event.POD_CHANGED, Event.DEVICE_CLASS}
     ),
 )  # fmt: skip
 class Devices:
@@ -87,8 +126,12 @@ class Devices:
     def handles(self, shape: Shape) -> bool:
         return bool(shape.devices)
 
+    def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
+        known = state.devices.known
+        return (lambda pod: state.devices.needed(pod.shape)) if known.classes else None
+
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
-        if not request.shape.devices:
+        if not state.devices.needed(request.shape):
             return SKIP
         found = _prepare_claims(request, state)
         if isinstance(found, Refusal):
@@ -110,28 +153,33 @@ class Devices:
 
     def waits(self, request: Request) -> Message:
         names = [use.claim or use.name for use in request.shape.devices]
+        prepared = request.memo.get(_PREPARED)  # None if a claim was refused
+        if prepared is not None and prepared.resources:
+            return Message("free devices for {names}", names=joined(", ", [*names, *prepared.resources]))
         if len(names) > 1:
             return Message("free devices for claims {names}", names=joined(", ", names))
         return Message("free devices for claim {name}", name=names[0])
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
-        if not request.shape.devices:
+        if not state.devices.needed(request.shape):
             return None
         found = _prepare_claims(request, state, only=row)
         if isinstance(found, Refusal):
             return found
         cpus = self._cpu_zones(request, state)
-        claims = open_claims(request, state)
-        aligned = None if cpus is None else align(cpus, claims, row, state)
+        claims, usage = open_claims(request, state, row), state.devices.usage(request.pod)
+        aligned = None if cpus is None else align(cpus, claims, row, state, usage)
         if aligned is None and self.params.zones == "require" and cpus and needs_alignment(cpus, claims, row, state):
             return _not_aligned(found.names)
-        if not found.open:
+        if not claims.claims:
             return None
         places = state.devices.by_node(state, (row,)).get(row, [])
-        grants = aligned.grants if aligned else state.devices.allocate(found.open, places, state.devices.usage())
+        grants = aligned.grants if aligned else state.devices.allocate(claims.claims, places, usage)
         if isinstance(grants, str):
             return Refusal("DevicesNotAvailable", Message("the devices have been allocated to other pods"))
-        return Allocation(devices=tuple(_with_zone(grant, row, state) for grant in grants))
+        devices = tuple(_with_zone(grant, row, state) for grant in grants)
+        extended = claim_on(request.pod, state.devices.known, state, row)
+        return Allocation(devices=devices, extended=extended or msgspec.UNSET)
 
     def _cpu_zones(self, request: Request, state: ClusterState) -> CpuZones | None:
         """Return the inputs of the zones of a pod's CPUs, or None if the policy does not select zones."""
@@ -143,10 +191,11 @@ class Devices:
         cpus = self._cpu_zones(request, state)
         if cpus is None or (cpus.demand is None and cpus.admission is None):
             return
-        claims, usage = open_claims(request, state), state.devices.usage()
+        usage = state.devices.usage(request.pod)
         excluded = np.logical_or.reduce([rows for _, rows in found.refused]) if found.refused else np.False_
         misaligned: Bools = np.zeros(len(state.reports), np.bool_)
         for row in np.flatnonzero(~np.broadcast_to(excluded, misaligned.shape)).tolist():
+            claims = open_claims(request, state, row)
             if align(cpus, claims, row, state, usage) is None:
                 misaligned[row] = needs_alignment(cpus, claims, row, state)
         yield _not_aligned(found.names), misaligned
@@ -182,47 +231,28 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
             message = Message("the devices of claim {claim} are on another node", claim=found.name)
             away = ~nodes_of_terms(state, found.node_terms)
             refused.append((Refusal("DevicesElsewhere", message, (found.name,), verdict=None), away))
-    if still_open and only is None:
-        refused += _without(still_open, state)
-    names = ", ".join(use.claim for use in request.shape.devices)
-    return _PreparedClaims(refused, still_open, names)
+    resources = tuple(served_resources(request.shape, state.devices.known))
+    if only is None:
+        usage = state.devices.usage(request.pod)
+        for group in served_nodes(request.pod, state.devices.known, state):
+            claims = [*still_open, group.claim] if group.claim is not None else still_open
+            problem = None if group.claim is None else state.devices.claim_problem(group.claim)
+            if problem is not None:
+                refused.append((msgspec.structs.replace(problem, verdict=None), group.nodes))
+            elif claims:
+                names = (*(claim.name for claim in still_open), *group.resources)
+                refused += _without(_Need(group.nodes, claims, names, bool(group.resources)), usage, state)
+    every = ", ".join((*(use.claim for use in request.shape.devices), *resources))
+    return _PreparedClaims(refused, every, resources)
 
 
-def _without(claims: list[ResourceClaim], state: ClusterState) -> list[Refused]:
+def _without(need: _Need, usage: DeviceUsage, state: ClusterState) -> list[Refused]:
     """Return refusals of the nodes that cannot serve all open claims of a pod, or whose search was stopped."""
-    usage = state.devices.usage()
     # Claims without requests need no devices.
-    few: Bools = np.full(len(state.reports), isinstance(state.devices.allocate(claims, (), usage), str))
+    few = need.nodes & isinstance(state.devices.allocate(need.claims, (), usage), str)
     tainted: Bools = np.zeros(len(state.reports), np.bool_)
     long: Bools = np.zeros(len(state.reports), np.bool_)
-    for row, found in state.devices.searches(claims, state).items():
-        few[row], tainted[row], long[row] = found == "few", found == "taints", found == "search"
-    names = ", ".join(claim.name for claim in claims)
-    return [
-        (
-            Refusal(
-                "DevicesNotAvailable",
-                Message("no free devices for claim {names}", names=names),
-                tuple(c.name for c in claims),
-            ),
-            few,
-        ),
-        (
-            Refusal(
-                "DevicesTainted",
-                Message("the devices for claim {names} have taints that its requests do not tolerate", names=names),
-                tuple(c.name for c in claims),
-            ),
-            tainted,
-        ),
-        (
-            Refusal(
-                "DevicesUndecided",
-                Message(
-                    "the search for free devices for claim {names} reached the maximum number of steps", names=names
-                ),
-                unknown=True,
-            ),
-            long,
-        ),
-    ]
+    for row, found in state.devices.searches(need.claims, state, usage).items():
+        if need.nodes[row]:
+            few[row], tainted[row], long[row] = found == "few", found == "taints", found == "search"
+    return list(zip(need.refusals, (few, tainted, long), strict=True))

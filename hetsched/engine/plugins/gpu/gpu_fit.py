@@ -10,6 +10,8 @@ Rule: a pod that requests n GPUs fits if n healthy GPUs each satisfy the whole r
 `check` restricts this: "model" ignores memory and cores; "count" also ignores the model, like a scheduler that only
 counts GPUs.
 A GPU in maintenance accepts no pods. If the node would fit with this GPU, the reason names the maintenance.
+If the policy has `devices`, that plugin checks a plain number of GPUs on the nodes where devices serve the extended
+resource (see `engine.cluster.extended_resources`).
 An unknown fact does not satisfy a positive request, and the reason states this (`GpuFactUnknown`).
 Allocation: whole GPUs are allocated by lowest index. If a pod requests several GPUs and the node states links, the
 best-linked GPUs are allocated (`engine.gpu.links`), unless `links` is "ignore". A shared pod uses the GPU with the
@@ -28,10 +30,12 @@ import numpy as np
 
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allocation import Allocation
-from hetsched.contracts.objects.workload import GpuDemand
+from hetsched.contracts.objects.workload import GpuDemand, Shape
 from hetsched.contracts.params import Params
+from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Window
+from hetsched.engine.cluster.extended_resources import served_resources
 from hetsched.engine.cluster.placed_pod import grant_card
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import BuiltinFilter, LoopReserve
@@ -42,6 +46,7 @@ from hetsched.engine.gpu.eligibility import CardDemand
 from hetsched.engine.gpu.links import best_linked
 
 _PREPARED: StateKey[CardDemand] = StateKey("gpu-fit")
+_SERVED: StateKey[int | None] = StateKey("gpu-fit-served")
 
 # Templates for the GPUs that a pod waits for: any GPUs, GPUs with some facts, of a model, of a model with some facts.
 _WAITS = {
@@ -102,10 +107,13 @@ class GpuFitParams(Params, frozen=True):
     "gpu-fit",
     summary="A node must have enough GPUs, each with the requested share, memory, cores and model.",
     params=GpuFitParams,
-    helped_by=frozenset({Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.POD_RELEASED}),
+    helped_by=frozenset(
+        {Event.NODE_ADDED, Event.NODE_CAPACITY, Event.NODE_LABELS, Event.POD_RELEASED, Event.DEVICE_CLASS}
+    ),
 )
 class GpuFit:
     params: GpuFitParams
+    peers: frozenset[str] = frozenset()
     compiled_filter = BuiltinFilter.CARDS
     compiled_reserve = LoopReserve.CARDS
 
@@ -121,11 +129,22 @@ class GpuFit:
         if demand is None or demand.count == 0:
             return SKIP
         request.memo[_PREPARED] = self.card_demand(demand, state)
+        request.memo[_SERVED] = self._served_resource(request.shape, state)
         return None
+
+    def _served_resource(self, shape: Shape, state: ClusterState) -> int | None:
+        """Return the row of the GPU resource if devices may serve it, else None."""
+        demand = shape.gpu
+        assert demand is not None
+        if "devices" not in self.peers or demand != GpuDemand(demand.count, vendor=demand.vendor):
+            return None  # devices of a class have no model, memory or share that a pod could request
+        classes = served_resources(shape, state.devices.known)
+        return next((state.resources.index[name] for name in classes if name in GPU_RESOURCES), None)
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         wanted = request.memo[_PREPARED]
         fits: Bools = np.add.reduce(wanted.usable(nodes), axis=0) >= wanted.demand.count
+        fits |= _nodes_with_devices(request, nodes)
         return fits
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
@@ -134,7 +153,7 @@ class GpuFit:
         healthy: Bools = nodes.static("card_milli") > 0
         there = healthy | (nodes.static("card_resting") > 0)
         possible, known = wanted.facts(nodes, unknown=True), wanted.facts(nodes, unknown=False)
-        remaining: Bools = np.ones(nodes.n, np.bool_)
+        remaining = ~_nodes_with_devices(request, nodes)
         for refusal, cards in (
             (NO_CARDS, None),
             (TOO_FEW, there),
@@ -167,6 +186,8 @@ class GpuFit:
             return None
         wanted = request.memo[_PREPARED]
         node = Window(state.columns, np.array([row], np.intp))
+        if _nodes_with_devices(request, node)[0]:
+            return None
         candidates: list[int] = np.flatnonzero(wanted.usable(node)[:, 0]).tolist()
         if len(candidates) < demand.count:
             return BUSY
@@ -186,3 +207,12 @@ class GpuFit:
 
     def unreserve(self, request: Request, row: int, state: ClusterState) -> None:
         """Do nothing: the GPUs are released when the assumed pod is removed."""
+
+
+def _nodes_with_devices(request: Request, nodes: Window) -> Bools:
+    """Return the nodes (n,) of a window on which devices serve the GPU resource."""
+    resource = request.memo[_SERVED]
+    if resource is None:
+        return np.zeros(nodes.n, np.bool_)
+    served: Bools = nodes.static("allocatable")[resource] == 0
+    return served
