@@ -77,7 +77,8 @@ def minimal(suite: Suite[P], case: Case, difference: Difference, program: P) -> 
 
     def differs(smaller: Case) -> bool:
         try:
-            found = suite.differences(smaller, program)
+            # All differences are computed, because a later one may show that an object is invalid.
+            found = list(suite.differences(smaller, program))
             return any(not each.name and each.kind == difference.kind for each in found)
         except Exception:  # an invalid object: the reader of either side rejects it
             return False
