@@ -15,6 +15,7 @@ from .device_allocations import SELECTORS, DeviceAllocations, Result, quantity
 
 API = "resource.k8s.io/v1"
 GPU, NIC = "gpu.example.com", "nic.example.com"
+RESOURCES = ("example.com/gpu", "example.com/nic", "deviceclass.resource.kubernetes.io/any")
 RACKS = ("a", "b")
 TAINTS = ("broken", "reserved")
 SETS = ("memory", "slices")
@@ -35,14 +36,15 @@ def draw_devices(seed: int) -> Case:
 
 def draw_contended_devices(seed: int, pods: int) -> Case:
     """Return a case with more nodes and devices and `pods` pods, some of which use unallocated claims of other pods."""
-    size = _Size(nodes=(6, 10), slices=(2, 4), pods=(pods, pods), claims=(1, 2, 3), shared=0.05)
+    size = _Size(nodes=(6, 10), slices=(2, 4), pods=(pods, pods), claims=(1, 2, 3), shared=0.05, extended=0.0)
     return _Draw(Random(f"contended-{seed}"), size).case(seed)
 
 
 class _Size(NamedTuple):
     """Numbers of objects: least and most nodes, slices of a node and new pods, and the claims of a pod to choose from.
 
-    `shared` is the probability that a pod uses an unallocated claim of another pod.
+    `shared` is the probability that a pod uses an unallocated claim of another pod, and `extended` that it requests
+    extended resources.
     """
 
     nodes: tuple[int, int] = (1, 4)
@@ -50,6 +52,7 @@ class _Size(NamedTuple):
     pods: tuple[int, int] = (1, 3)
     claims: tuple[int, ...] = (1, 1, 2)
     shared: float = 0.0
+    extended: float = 0.3
 
 
 class _Draw:
@@ -68,14 +71,22 @@ class _Draw:
                 self._pool(GPU, f"pool-{node}", [{"nodeName": node}] * self._random.randint(*self._size.slices))
         if self._chance(0.7):
             self._pool(NIC, "fabric", [self._place(nodes) for _ in range(self._random.randint(1, 3))])
-        for driver in (GPU, NIC):
-            self._add("DeviceClass", driver, {"selectors": [_cel(_DRIVER_SELECTORS[driver])]})
+        for driver, resource in zip((GPU, NIC), RESOURCES, strict=False):
+            served = {"extendedResourceName": resource} if self._chance(0.7) else {}
+            self._add("DeviceClass", driver, {"selectors": [_cel(_DRIVER_SELECTORS[driver])]} | served)
         self._add("DeviceClass", "any", {})
+        if self._chance(0.2):  # a second class for the same resource
+            self._add("DeviceClass", "rival", {"extendedResourceName": RESOURCES[0]})
+            created = self._one(("2025-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"))
+            self._objects[-1]["metadata"]["creationTimestamp"] = created
         for number in range(self._random.choice((0, 0, 1))):
             self._taint_rule(f"rule-{number}", nodes)
         allocations = DeviceAllocations(self._objects)
         for number in range(self._random.randint(0, 5)):
             self._allocated_claim(f"used-{number}", self._one(nodes), allocations)
+        for number in range(self._one((0, 0, 1, 2))):
+            self._objects.append(_pod(f"plain-{number}", [], self._one(nodes)))
+            self._objects[-1]["spec"] |= self._containers()
         pods = [self._new_pod(f"new-{number}") for number in range(self._random.randint(*self._size.pods))]
         return Case(seed, self._objects, pods)
 
@@ -98,6 +109,8 @@ class _Draw:
     def _node(self, name: str) -> Object:
         labels = {"kubernetes.io/hostname": name} | ({"rack": self._one(RACKS)} if self._chance(0.8) else {})
         resources = {"cpu": "16", "memory": "64Gi", "pods": "110"}
+        if self._chance(0.3):  # a device plugin offers the resource, or has no healthy devices
+            resources[self._one(RESOURCES[:2])] = self._one(("0", "1", "2", "4"))
         status = {
             "allocatable": resources, "capacity": resources, "conditions": [{"type": "Ready", "status": "True"}],
         }  # fmt: skip
@@ -244,7 +257,10 @@ class _Draw:
             self._objects.append(_pod(f"pod-{name}", [name], node))
 
     def _new_pod(self, name: str) -> Object:
-        claims = []
+        claims: list[str] = []
+        extended = self._size.extended and self._chance(self._size.extended)
+        if extended and self._chance(0.7):
+            return self._with_extended(_pod(name, []))
         for number in range(self._one(self._size.claims)):
             if self._claims and self._chance(0.15):
                 claims.append(self._one(self._claims))
@@ -256,7 +272,29 @@ class _Draw:
             if self._chance(0.98):
                 self._claim(claims[-1], self._devices_of_claim())
                 self._open_claims.append(claims[-1])
-        return _pod(name, list(dict.fromkeys(claims)))
+        pod = _pod(name, list(dict.fromkeys(claims)))
+        return self._with_extended(pod) if extended else pod
+
+    def _with_extended(self, pod: Object) -> Object:
+        pod["spec"] |= self._containers()
+        return pod
+
+    def _containers(self) -> Object:
+        """Return containers that request extended resources, mostly one."""
+        init = [self._container(f"init-{number}", 0.6) for number in range(self._one((0, 0, 0, 1, 2, 3)))]
+        for container in init:
+            if self._chance(0.4):
+                container["restartPolicy"] = "Always"
+        main = [self._container(f"main-{number}", 0.8) for number in range(self._one((1, 1, 1, 2)))]
+        return {"containers": main} | ({"initContainers": init} if init else {})
+
+    def _container(self, name: str, probability: float) -> Object:
+        limits = {"cpu": "100m"} if self._chance(0.5) else {}
+        if self._chance(probability):
+            for resource in self._random.sample(RESOURCES, self._one((1, 1, 1, 2))):
+                limits[resource] = str(self._one((0, 1, 1, 1, 2, 3)))
+        resources = {"limits": limits} | ({"requests": dict(limits)} if self._chance(0.5) else {})
+        return {"name": name, "image": "registry.example.com/main:1", "resources": resources}
 
     def _devices_of_claim(self) -> Object:
         requests = [self._request(f"r{number}") for number in range(self._one((1, 1, 1, 2, 3)))]

@@ -12,7 +12,7 @@ from fractions import Fraction
 import msgspec
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.allocation import DeviceGrant, ExtendedClaim
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
@@ -34,6 +34,7 @@ class Placement(msgspec.Struct):
     reasons: dict[str, str]
     node: str | None = None
     grants: tuple[DeviceGrant, ...] = ()
+    extended: ExtendedClaim | None = None
 
 
 def place(case: Case) -> list[Placement]:
@@ -45,6 +46,7 @@ def place(case: Case) -> list[Placement]:
     for pod, placement in zip(pods, found, strict=True):
         outcome = scheduler.schedule(pod)
         placement.node, placement.grants = outcome.node, outcome.allocation.devices
+        placement.extended = outcome.allocation.extended or None
     return found
 
 
@@ -89,7 +91,12 @@ def _of_allocations(case: Case, claims: Mapping[str, Object], placements: Sequen
     for pod, placement in zip(case.pods, placements, strict=True):
         if placement.node is None:
             continue
-        for name in {use["resourceClaimName"] for use in pod["spec"]["resourceClaims"]}:
+        names = {use["resourceClaimName"] for use in pod["spec"]["resourceClaims"]}
+        if placement.extended is not None:
+            yield from _of_extended(case, pod, placement, placement.extended)
+            claims = {**claims, placement.extended.name: _claim_object(placement.extended)}
+            names.add(placement.extended.name)
+        for name in names:
             results = [result_of(grant) for grant in placement.grants if grant.claim == name]
             if "status" in claims[name]:
                 problem = "an allocated claim gets devices" if results else ""
@@ -98,6 +105,46 @@ def _of_allocations(case: Case, claims: Mapping[str, Object], placements: Sequen
             if problem:
                 yield Difference(pod, f"claim {name} on {placement.node}: {problem}: {results}", kind="devices")
             allocations.add(results)
+
+
+def _claim_object(claim: ExtendedClaim) -> Object:
+    requests = [
+        {
+            "name": request.name,
+            "exactly": {
+                "deviceClassName": request.device_class, "allocationMode": "ExactCount", "count": request.count,
+            },
+        }
+        for request in claim.requests
+    ]  # fmt: skip
+    return {"spec": {"devices": {"requests": requests}}}
+
+
+def _of_extended(case: Case, pod: Object, placement: Placement, claim: ExtendedClaim) -> Iterator[Difference]:
+    """Yield the containers whose requests of the claim have too few devices, or that share devices at one time."""
+    (node,) = [each for each in case.objects if each["kind"] == "Node" and each["metadata"]["name"] == placement.node]
+    counts = {request.name: request.count for request in claim.requests}
+    served = {mapping.resource for mapping in claim.mappings}
+    used: dict[str, str] = {}
+    init = pod["spec"].get("initContainers", [])
+    for container in [*init, *pod["spec"]["containers"]]:
+        for resource, text in container.get("resources", {}).get("limits", {}).items():
+            if resource not in served or text == "0":
+                continue
+            requests = [
+                each.request
+                for each in claim.mappings
+                if (each.container, each.resource) == (container["name"], resource)
+            ]
+            if sum(counts[request] for request in requests) < int(text):
+                yield Difference(pod, f"{container['name']} has too few devices of {resource}: {claim}", kind="devices")
+            if node["status"]["allocatable"].get(resource, "0") != "0":
+                yield Difference(pod, f"a device plugin of {placement.node} offers {resource}", kind="devices")
+            if container in init and container.get("restartPolicy") != "Always":
+                continue
+            for request in requests:
+                if used.setdefault(request, container["name"]) != container["name"]:
+                    yield Difference(pod, f"two running containers share {request}: {claim}", kind="devices")
 
 
 def recorded(result: Object) -> Result:

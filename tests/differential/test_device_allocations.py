@@ -50,6 +50,7 @@ def test_random_devices_have_no_unexplained_difference(kube_scheduler: KubeSched
         pytest.param(without(field="constraints"), id="constraints are ignored"),
         pytest.param(without(field="perDeviceNodeSelection"), id="nodes of devices are ignored"),
         pytest.param(without(field="adminAccess"), id="admin access is ignored"),
+        pytest.param(without(field="extendedResourceName"), id="extended resources are ignored"),
     ],
 )
 def test_planted_bug_is_found(

@@ -42,6 +42,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
 
+	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	resourceslicetracker "k8s.io/dynamic-resource-allocation/resourceslice/tracker"
 	"k8s.io/klog/v2"
 )
@@ -205,11 +206,18 @@ func newJudge(ctx context.Context, objects []runtime.Object) (*judge, error) {
 			return plugin, err
 		}
 	}
+	manager := dynamicresources.NewDRAManager(ctx, claims, slices, factory)
+	// The resolver of extended resources follows the device classes by an event handler, as in eventhandlers.go.
+	resolver := manager.DeviceClassResolver().(*extendedresourcecache.ExtendedResourceCache)
+	resolved, err := factory.Resource().V1().DeviceClasses().Informer().AddEventHandler(resolver)
+	if err != nil {
+		return nil, err
+	}
 	snapshot := internalcache.NewSnapshot(placed, nodes)
 	scheduler, err := frameworkruntime.NewFramework(ctx, registry, profile,
 		frameworkruntime.WithClientSet(client),
 		frameworkruntime.WithInformerFactory(factory),
-		frameworkruntime.WithSharedDRAManager(dynamicresources.NewDRAManager(ctx, claims, slices, factory)),
+		frameworkruntime.WithSharedDRAManager(manager),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithSnapshotSharedLister(snapshot),
 		frameworkruntime.WithMutableSnapshotLister(snapshot),
@@ -235,9 +243,10 @@ func newJudge(ctx context.Context, objects []runtime.Object) (*judge, error) {
 	budgets := factory.Policy().V1().PodDisruptionBudgets().Lister()
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
-	// Taint rules and allocated devices are handled after the caches are filled.
+	// Taint rules, allocated devices and device classes are handled after the caches are filled.
 	<-slices.HasSyncedChecker().Done()
 	<-allocations.HasSyncedChecker().Done()
+	<-resolved.HasSyncedChecker().Done()
 	found.budgets, err = budgets.List(labels.Everything())
 	return found, err
 }
