@@ -177,14 +177,26 @@ def write(
     except Exception as error:  # one malformed pod or claim must not block the other results
         log.exception("binding failed", cluster=name, namespace=request.namespace, pod=request.name)
         bound = BindingOutcome(request.pod_id, BindingResult.UNKNOWN, repr(error))
-    if bound.result is BindingResult.REFUSED and request.device_claims:
-        # Ignore a failed release: the allocation stays visible in the claim's status.
-        with suppress(ApiFailure):
-            release(api, request)
+    _release_devices(api, request, bound.result)
     counters.observe(metric_names.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
     if bound.read:
         counters.add(metric_names.READ_BACKS, name, bound.result.value)
     return bound
+
+
+def _release_devices(api: Api, request: BindingRequest, result: BindingResult) -> None:
+    """Release the devices of a pod that this binding did not bind.
+
+    A controller releases the claims of a pod that was deleted or bound to another node, but it cannot know that the
+    claim for extended resources is no longer needed.
+    """
+    if result in (BindingResult.GONE, BindingResult.LOST):
+        request = msgspec.structs.replace(request, device_claims=())
+    elif result is not BindingResult.REFUSED:
+        return
+    # Ignore a failed release: the allocation stays visible in the claim's status.
+    with suppress(ApiFailure):
+        release(api, request)
 
 
 def binding_requests(pod_ids: Sequence[int], *, tried: bool = False) -> list[BindingRequest]:
@@ -214,8 +226,9 @@ def binding_request(
     claims = tuple((use.name, chosen.get(use.name, "")) for use in spec.shape.claims)
     device_claims = tuple(use.claim for use in spec.shape.devices)
     return BindingRequest(
-        pod_id, spec.namespace, spec.name, uid, node, grants, claims, device_claims, allocation.devices
-    )
+        pod_id, spec.namespace, spec.name, uid, node, grants, claims, device_claims, allocation.devices,
+        allocation.extended or None,
+    )  # fmt: skip
 
 
 def record_results(cluster: Cluster, outcomes: Sequence[BindingOutcome]) -> int:

@@ -20,7 +20,7 @@ from hetsched.adapters.kubernetes.device_allocation import allocate, release
 from hetsched.adapters.kubernetes.eviction import EvictionResult, EvictionTarget, evict, mark_victim
 from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted
 from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
-from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.allocation import ClaimedDevices, DeviceGrant, DeviceMapping, ExtendedClaim
 from hetsched.contracts.objects.devices import DeviceId
 from hetsched.contracts.objects.submitted import ObjectToCreate
 from hetsched.inventory import connections
@@ -207,6 +207,9 @@ def test_evictions_are_granted(api: Api, live: Cluster) -> None:
     assert condition["message"] == "hetsched: Preempted by a test"
 
 
+REQUESTED = {"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}
+
+
 def test_resource_claims_use_exactly_their_permissions(api: Api, plane: ControlPlane, live: Cluster) -> None:
     try:
         make_class(api)
@@ -218,9 +221,18 @@ def test_resource_claims_use_exactly_their_permissions(api: Api, plane: ControlP
         assert given(api, "train") == ["n1/gpu-0"]
         release(ours, request)
         assert given(api, "train") == []
+        make_pod(api, "implicit", containers=[{"name": "main", "image": "busybox", "resources": REQUESTED}])
+        uid = pod_of(api, "implicit")["metadata"]["uid"]
+        name = "deviceclass.resource.kubernetes.io/gpu"
+        claim = ExtendedClaim("implicit", (ClaimedDevices("r", "gpu", 1),), (DeviceMapping("main", name, "r"),))
+        grant_of = DeviceGrant("implicit", "", "r", DeviceId("gpu.example.com", "n1", "gpu-0"))
+        request = BindingRequest(1, "default", "implicit", uid, "n1", devices=(grant_of,), extended=claim)
+        allocate(ours, request)  # earlier versions do not store the claim in the status of the pod
+        release(ours, request)
         used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
         # The API server checks this permission during the status write; without it the write was denied.
         asked = {("resource.k8s.io", "resourceclaims/binding", "patch", "")}
-        assert used | asked == {grant(right) for right in RIGHTS if right.purpose == "allocate"}
+        status = {("", "pods/status", "patch", "")}
+        assert used | asked == {grant(right) for right in RIGHTS if right.purpose == "allocate"} | status
     finally:
         clear(api)

@@ -75,7 +75,7 @@ RIGHTS = (
     Right("bind", "get", PODS),
     *(Right("provide", verb, kind) for kind in (CLAIMS, VOLUMES) for verb in ("get", "patch")),
     Right("allocate", "get", DEVICE_CLASSES),
-    *(Right("allocate", verb, RESOURCE_CLAIMS) for verb in ("get", "patch")),
+    *(Right("allocate", verb, RESOURCE_CLAIMS) for verb in ("get", "patch", "create", "delete")),
     Right("allocate", "patch", RESOURCE_CLAIMS, "status"),
     # This subresource is never called, but the API server checks the right when the allocation in a claim's status
     # changes.

@@ -32,7 +32,7 @@ from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.allocation import write_allocation
 from hetsched.contracts.message import Message
 from hetsched.contracts.messages.signatures import sign
-from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
+from hetsched.contracts.objects.allocation import Allocation, DeviceGrant, ExtendedClaim
 
 from .api import Api, ApiFailure
 from .resources import PODS
@@ -67,6 +67,7 @@ class BindingRequest(msgspec.Struct, frozen=True):
     """Pod to bind (by uid), its node, its annotations, and its volume claims, each with the chosen volume, if any.
 
     `device_claims` lists the names of the pod's resource claims, `devices` the devices chosen for unallocated claims.
+    `extended` is the claim to create for extended resources that devices serve.
     If `may_wait` is true, the pod may wait for claims that are not bound yet; otherwise it is refused. `tried` means
     that an earlier attempt sent the binding, and `in_flight` that this attempt may still take effect.
     """
@@ -80,6 +81,7 @@ class BindingRequest(msgspec.Struct, frozen=True):
     claims: tuple[tuple[str, str], ...] = ()
     device_claims: tuple[str, ...] = ()
     devices: tuple[DeviceGrant, ...] = ()
+    extended: ExtendedClaim | None = None
     may_wait: bool = True
     tried: bool = False
     in_flight: bool = False

@@ -7,6 +7,8 @@ kube-scheduler, each claim of the pod is handled according to its state:
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`
     any other state              the pod is refused
+If devices serve extended resources of the pod, the claim for them is created first, and its name is written into the
+status of the pod after all allocations (`devices.extended_claims`).
 The pod then waits for the binding conditions of its devices (`adapters.objects.devices.binding_conditions`).
 If the binding of the pod is refused, the pod's reservation of the claim is removed. An allocation that was made for
 this pod, or whose binding conditions failed, is also removed, unless another pod has reserved the claim.
@@ -18,27 +20,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 from uuid import uuid4
 
 from hetsched.adapters.objects.devices.binding_conditions import BindingState, check_conditions, timestamp
 from hetsched.adapters.objects.export.selectors import node_term
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
-from hetsched.contracts.objects.devices import DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 
 from .api import Api, ApiFailure
 from .binding import BindingOutcome, BindingRequest, BindingResult
-from .resources import DEVICE_CLASSES, RESOURCE_CLAIMS
+from .devices.extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_claim_status
+from .devices.resource_claims import FINALIZER, Plain, patch_claim, protect_claim, read_claim
+from .resources import DEVICE_CLASSES
 
-FINALIZER = "resource.kubernetes.io/delete-protection"
-_PATCH = "application/merge-patch+json"
-_STRATEGIC_PATCH = "application/strategic-merge-patch+json"  # adds to the list of finalizers
 _REFUSED = frozenset({400, 403, 404, 422})
 _CHANGED = 409  # the claim has changed since it was read
 _RELEASE_TRIES = 5
-Plain = dict[str, Any]
 
 
 def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
@@ -48,10 +47,18 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
     binding conditions does not delay the allocation of the next claims, so that drivers work in parallel.
     """
     waiting: BindingOutcome | None = None
-    for name in request.device_claims:
+    extended = request.extended
+    for name in (*request.device_claims, *([extended.name] if extended else [])):
         grants = [grant for grant in request.devices if grant.claim == name]
+        is_extended = extended is not None and name == extended.name
         try:
-            bound = _claim(api, request, name, grants)
+            if extended is not None and is_extended:
+                claim = claim_for_extended(api, request, extended)
+            else:
+                claim = _existing_claim(api, request, name, grants)
+            bound = claim if isinstance(claim, BindingOutcome) else _claim(api, request, claim, grants)
+            if bound is None and waiting is None and extended is not None and is_extended:
+                bound = write_claim_status(api, request, extended)
         except ApiFailure as failure:
             if failure.status in _REFUSED:
                 return BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.text)
@@ -67,11 +74,17 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
 
 
 def release(api: Api, request: BindingRequest) -> None:
-    """Remove the pod's reservations, and allocations made for the pod that have no other user. Raises: ApiFailure."""
-    for name in request.device_claims:
+    """Remove the pod's reservations, and allocations made for the pod that have no other user.
+
+    The claim for extended resources is deleted. Raises: ApiFailure.
+    """
+    steps = [partial(_release_claim, api, request, name) for name in request.device_claims]
+    if request.extended is not None:
+        steps.append(partial(delete_extended_claim, api, request, request.extended))
+    for step in steps:
         for remaining_tries in reversed(range(_RELEASE_TRIES)):
             try:
-                _release_claim(api, request, name)
+                step()
                 break
             except ApiFailure as failure:
                 # The pods of a shared claim are often refused at the same time: read the claim again.
@@ -80,7 +93,7 @@ def release(api: Api, request: BindingRequest) -> None:
 
 
 def _release_claim(api: Api, request: BindingRequest, name: str) -> None:
-    claim = _read(api, name, request.namespace)
+    claim = read_claim(api, name, request.namespace)
     if claim is None:
         return
     users = _users(claim)
@@ -90,15 +103,24 @@ def _release_claim(api: Api, request: BindingRequest, name: str) -> None:
         chosen = any(grant.claim == name for grant in request.devices)
         if not remaining and (chosen or _has_failed(claim)):
             status["allocation"] = None
-        _patch(api, claim, {"status": status}, "status")
+        patch_claim(api, claim, {"status": status}, "status")
 
 
-def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
-    claim = _protect(api, request, name, grants) or _read(api, name, request.namespace)
+def _existing_claim(
+    api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]
+) -> Plain | BindingOutcome:
+    uid = grants[0].uid if grants else ""
+    claim = protect_claim(api, name, request.namespace, uid) if uid else None
+    claim = claim or read_claim(api, name, request.namespace)
     if claim is None:
         return BindingOutcome(
             request.pod_id, BindingResult.REFUSED, Message("claim {claim} no longer exists", claim=name)
         )
+    return claim
+
+
+def _claim(api: Api, request: BindingRequest, claim: Plain, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
+    name = claim["metadata"]["name"]
     meta, status = claim["metadata"], claim.get("status", {})
     if "deletionTimestamp" in meta:
         return BindingOutcome(
@@ -110,19 +132,19 @@ def _claim(api: Api, request: BindingRequest, name: str, grants: Sequence[Device
     user = {"resource": "pods", "name": request.name, "uid": request.uid}
     users = _users(claim)
     if "allocation" in status:
-        if grants and _given(status["allocation"]) != sorted(grant.device for grant in grants):
+        if grants and devices_of(status["allocation"]) != sorted(grant.device for grant in grants):
             message = Message("another scheduler allocated other devices to claim {claim}", claim=name)
             return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
         if not any(known.get("uid") == request.uid for known in users):
-            claim = _patch(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
+            claim = patch_claim(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return _conditions_outcome(request, claim)
     if not grants and claim["spec"].get("devices", {}).get("requests"):
         message = Message("claim {claim} has no devices, and the decision selected none", claim=name)
         return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
     if FINALIZER not in meta.get("finalizers", []):
-        claim = _patch(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})
+        claim = patch_claim(api, claim, {"metadata": {"finalizers": [*meta.get("finalizers", []), FINALIZER]}})
     allocation = _allocation(api, claim, grants, request.node)
-    claim = _patch(api, claim, {"status": {"allocation": allocation, "reservedFor": [*users, user]}}, "status")
+    claim = patch_claim(api, claim, {"status": {"allocation": allocation, "reservedFor": [*users, user]}}, "status")
     if any(grant.binding for grant in grants) and not _has_conditions(claim):
         message = Message("the API server does not store the binding conditions of claim {claim}", claim=name)
         return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
@@ -227,54 +249,5 @@ def _class(api: Api, name: str) -> Plain:
     return found
 
 
-def _given(allocation: Plain) -> list[Any]:
-    found = allocation.get("devices", {}).get("results", [])
-    return sorted(DeviceId(item["driver"], item["pool"], item["device"]) for item in found)
-
-
 def _users(claim: Plain) -> list[Plain]:
     return list(claim.get("status", {}).get("reservedFor") or [])
-
-
-def _read(api: Api, name: str, namespace: str) -> Plain | None:
-    try:
-        found: Plain = json.loads(api.get(RESOURCE_CLAIMS.path(namespace=namespace, name=name)))
-    except ApiFailure as failure:
-        if failure.status == 404:
-            return None
-        raise
-    return found
-
-
-def _protect(api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]) -> Plain | None:
-    """Add the finalizer to the claim for which the devices were chosen, and return the claim.
-
-    Returns None if the API server refuses, for example because the claim is another one or is being deleted. A claim
-    that has the finalizer is not written.
-    """
-    if not grants or not grants[0].uid:
-        return None
-    meta = {"uid": grants[0].uid, "finalizers": [FINALIZER]}
-    path = RESOURCE_CLAIMS.path(namespace=request.namespace, name=name)
-    try:
-        body = json.dumps({"metadata": meta}).encode()
-        found: Plain = json.loads(api.send("PATCH", path, body, content=_STRATEGIC_PATCH))
-    except ApiFailure as failure:
-        if failure.status in _REFUSED or failure.status == _CHANGED:
-            return None
-        raise
-    return found
-
-
-def _patch(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
-    """Patch a claim that has not changed since it was read, and return the patched claim.
-
-    If its resourceVersion has changed, the patch fails, and the next `allocate` retries.
-    """
-    meta = read["metadata"]
-    about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
-    path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)
-    written: Plain = json.loads(
-        api.send("PATCH", path, json.dumps({**fields, "metadata": about}).encode(), content=_PATCH)
-    )
-    return written

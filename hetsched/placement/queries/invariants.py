@@ -140,12 +140,16 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     held: dict[int, Counter[str]] = defaultdict(Counter)
     ours: dict[int, Counter[str]] = defaultdict(Counter)
     undecided: dict[int, Counter[str]] = defaultdict(Counter)
+    served: dict[int, Counter[str]] = defaultdict(Counter)
     expected_loads: dict[int, Counter[str]] = defaultdict(Counter)
     resized, without_effects = _resized(cluster), set(_without_effects(cluster).values_list("id", flat=True))
     rows = Reservation.objects.filter(cluster=cluster, active=True)
     columns = rows.values_list("id", "node_id", "requests", "allocation", "pod__origin")
     for pk, node_id, requests, allocation, origin in columns:
         held[node_id].update(requests)
+        if allocation.extended:  # devices serve these resources, and I3 checks the devices
+            resources = {mapping.resource for mapping in allocation.extended.mappings}
+            served[node_id].update({name: requests[name] for name in resources})
         if pk not in without_effects:
             expected_loads[node_id].update(requests)
             expected_loads[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})
@@ -165,7 +169,7 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
             if resource in GPU_RESOURCES and node.report.gpus is not None:
                 continue
             room = node.allocatable.get(resource, 2**60 if resource == "pods" else 0)
-            decided = sums[resource] - undecided[node.pk][resource]
+            decided = sums[resource] - undecided[node.pk][resource] - served[node.pk][resource]
             if amount and decided > room:
                 yield Violation("I2", node.name, f"{resource}: {decided} reserved of {room}")
     stated = Counter({**cluster.requested, "#gpu": cluster.gpu_milli_used})

@@ -1,0 +1,1 @@
+"""ResourceClaims on the API server."""

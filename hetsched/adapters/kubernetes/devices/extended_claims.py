@@ -1,0 +1,124 @@
+"""Create the claim for the extended resources of a pod that devices serve, and name it in the status of the pod.
+
+The kubelet reads the name of the claim, and the requests of each container, in the status of the pod. They must be
+written before the pod is bound, and the API server does not permit their removal. The name of the claim is therefore
+always the same for one pod: a repeated creation finds the claim of the first one, and the status stays valid.
+A claim that an earlier decision left, with other requests or devices, is replaced. The pod owns the claim, so that the
+garbage collector deletes it with the pod.
+Source: KEP-5004; kube-scheduler's dynamicresources plugin (`bindClaim`); kubelet, `cm/dra/manager.go` (1.37).
+"""
+
+from __future__ import annotations
+
+import json
+
+from hetsched.contracts.message import Message
+from hetsched.contracts.objects.allocation import ExtendedClaim
+from hetsched.contracts.objects.devices import DeviceId
+
+from ..api import Api, ApiFailure
+from ..binding import BindingOutcome, BindingRequest, BindingResult
+from ..resources import PODS, RESOURCE_CLAIMS
+from .resource_claims import MERGE_PATCH, Plain, delete_claim, read_claim
+
+ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
+_OTHER_POD = 409  # another pod has the name of this pod: the patch names a uid and no resourceVersion
+
+
+def claim_for_extended(api: Api, request: BindingRequest, extended: ExtendedClaim) -> Plain | BindingOutcome:
+    """Return the pod's claim, which is created or replaced if necessary, or why the pod is refused.
+
+    Raises: ApiFailure.
+    """
+    found = read_claim(api, extended.name, request.namespace)
+    if found is not None:
+        if not _is_owned(found, request.uid):
+            message = Message("claim {claim} belongs to another object", claim=extended.name)
+            return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
+        if _is_current(found, request, extended):
+            return found
+        delete_claim(api, found)
+    path = RESOURCE_CLAIMS.path(namespace=request.namespace)
+    created: Plain = json.loads(api.send("POST", path, json.dumps(_claim_object(request, extended)).encode()))
+    return created
+
+
+def write_claim_status(api: Api, request: BindingRequest, extended: ExtendedClaim) -> BindingOutcome | None:
+    """Name the claim in the status of the pod; return why the pod is refused, or None. Raises: ApiFailure."""
+    status = {
+        "resourceClaimName": extended.name,
+        "requestMappings": [
+            {"containerName": each.container, "resourceName": each.resource, "requestName": each.request}
+            for each in extended.mappings
+        ],
+    }
+    body = {"metadata": {"uid": request.uid}, "status": {"extendedResourceClaimStatus": status}}
+    path = PODS.path(namespace=request.namespace, name=request.name, part="status")
+    try:
+        written = json.loads(api.send("PATCH", path, json.dumps(body).encode(), content=MERGE_PATCH))
+    except ApiFailure as failure:
+        if failure.status == _OTHER_POD:
+            return BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.text)
+        raise
+    if "extendedResourceClaimStatus" in written.get("status", {}):
+        return None
+    message = Message(
+        "the API server does not store claim {claim} in the status of the pod: enable its feature gate "
+        "DRAExtendedResource",
+        claim=extended.name,
+    )
+    return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
+
+
+def delete_extended_claim(api: Api, request: BindingRequest, extended: ExtendedClaim) -> None:
+    """Delete the pod's claim if it exists. Raises: ApiFailure."""
+    found = read_claim(api, extended.name, request.namespace)
+    if found is not None and _is_owned(found, request.uid):
+        delete_claim(api, found)
+
+
+def devices_of(allocation: Plain) -> list[DeviceId]:
+    """Return the devices of an AllocationResult, ordered."""
+    found = allocation.get("devices", {}).get("results", [])
+    return sorted(DeviceId(item["driver"], item["pool"], item["device"]) for item in found)
+
+
+def _is_owned(claim: Plain, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in claim["metadata"].get("ownerReferences", ()))
+
+
+def _is_current(claim: Plain, request: BindingRequest, extended: ExtendedClaim) -> bool:
+    """Return whether a claim has the requests of the decision, and no other devices than those of the decision."""
+    if "deletionTimestamp" in claim["metadata"] or not _has_requests(claim, extended):
+        return False
+    allocation = claim.get("status", {}).get("allocation")
+    chosen = sorted(grant.device for grant in request.devices if grant.claim == extended.name)
+    return allocation is None or devices_of(allocation) == chosen
+
+
+def _has_requests(claim: Plain, extended: ExtendedClaim) -> bool:
+    found = [(one["name"], one.get("exactly", {})) for one in claim["spec"].get("devices", {}).get("requests", ())]
+    stated = [(name, exactly.get("deviceClassName"), exactly.get("count")) for name, exactly in found]
+    return stated == [(one.name, one.device_class, one.count) for one in extended.requests]
+
+
+def _claim_object(request: BindingRequest, extended: ExtendedClaim) -> Plain:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": request.name, "uid": request.uid, "controller": True}
+    requests = [
+        {
+            "name": one.name,
+            "exactly": {"deviceClassName": one.device_class, "allocationMode": "ExactCount", "count": one.count},
+        }
+        for one in extended.requests
+    ]
+    return {
+        "apiVersion": RESOURCE_CLAIMS.api_version,
+        "kind": RESOURCE_CLAIMS.kind,
+        "metadata": {
+            "name": extended.name,
+            "namespace": request.namespace,
+            "annotations": {ANNOTATION: "true"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"devices": {"requests": requests}},
+    }

@@ -1,0 +1,74 @@
+"""Read, patch and delete ResourceClaims."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..api import Api, ApiFailure
+from ..resources import RESOURCE_CLAIMS
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+MERGE_PATCH = "application/merge-patch+json"
+_STRATEGIC_PATCH = "application/strategic-merge-patch+json"  # adds to the list of finalizers
+_REFUSED = frozenset({400, 403, 404, 409, 422})
+Plain = dict[str, Any]
+
+
+def read_claim(api: Api, name: str, namespace: str) -> Plain | None:
+    """Return a claim, or None if it does not exist. Raises: ApiFailure."""
+    try:
+        found: Plain = json.loads(api.get(RESOURCE_CLAIMS.path(namespace=namespace, name=name)))
+    except ApiFailure as failure:
+        if failure.status == 404:
+            return None
+        raise
+    return found
+
+
+def protect_claim(api: Api, name: str, namespace: str, uid: str) -> Plain | None:
+    """Add the finalizer that protects an allocation to the claim with this uid, and return the claim.
+
+    Returns None if the API server refuses, for example because the claim is another one or is being deleted. A claim
+    that has the finalizer is not written. Raises: ApiFailure.
+    """
+    meta = {"uid": uid, "finalizers": [FINALIZER]}
+    path = RESOURCE_CLAIMS.path(namespace=namespace, name=name)
+    try:
+        body = json.dumps({"metadata": meta}).encode()
+        found: Plain = json.loads(api.send("PATCH", path, body, content=_STRATEGIC_PATCH))
+    except ApiFailure as failure:
+        if failure.status in _REFUSED:
+            return None
+        raise
+    return found
+
+
+def patch_claim(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
+    """Patch a claim that has not changed since it was read, and return the patched claim.
+
+    If its resourceVersion has changed, the patch fails, and the caller reads the claim again. Raises: ApiFailure.
+    """
+    meta = read["metadata"]
+    about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
+    path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)
+    written: Plain = json.loads(
+        api.send("PATCH", path, json.dumps({**fields, "metadata": about}).encode(), content=MERGE_PATCH)
+    )
+    return written
+
+
+def delete_claim(api: Api, read: Plain) -> None:
+    """Delete a claim with its allocation. Raises: ApiFailure."""
+    meta = read["metadata"]
+    finalizers = meta.get("finalizers", [])
+    try:
+        if FINALIZER in finalizers:
+            remaining = [name for name in finalizers if name != FINALIZER]
+            patch_claim(api, read, {"metadata": {"finalizers": remaining or None}})
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": meta["uid"]}}
+        path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"])
+        api.send("DELETE", path, json.dumps(body).encode())
+    except ApiFailure as failure:
+        if failure.status != 404:
+            raise
