@@ -11,6 +11,7 @@ import pytest
 
 from hetsched.adapters.kubernetes import device_allocation
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.pod_events import EVENTS
 from hetsched.adapters.kubernetes.resources import RESOURCE_CLAIMS
 from hetsched.adapters.objects.devices.binding_conditions import BINDING_TIMEOUT
 from hetsched.inventory.models import Cluster, Node
@@ -107,6 +108,10 @@ def test_pod_is_bound_when_its_conditions_are_true(api: Api, cluster: Cluster, f
     assert (states(), pod_of(api, "train")["spec"].get("nodeName")) == ({"train": "binding"}, None)
     device = f"{result['driver']}/{result['pool']}/{result['device']}"
     assert Pod.objects.get().message == f"device {device} of claim train does not report Attached yet"
+    events = json.loads(api.get(EVENTS.path(namespace="default")))["items"]
+    (event,) = [one for one in events if one["regarding"]["uid"] == pod_of(api, "train")["metadata"]["uid"]]
+    assert (event["type"], event["reason"], event["action"]) == ("Normal", "BindingConditionsPending", "Scheduling")
+    assert event["note"] == "waiting for binding conditions for device on node a"
     report(api, "train", Attached="True")
     assert binding_cycle.run(cluster.pk) == 1
     assert pod_of(api, "train")["spec"]["nodeName"] == "a"

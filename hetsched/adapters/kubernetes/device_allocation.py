@@ -9,7 +9,8 @@ kube-scheduler, each claim of the pod is handled according to its state:
     any other state              the pod is refused
 If devices serve extended resources of the pod, the claim for them is created first, and its name is written into the
 status of the pod after all allocations (`devices.extended_claims`).
-The pod then waits for the binding conditions of its devices (`adapters.objects.devices.binding_conditions`).
+The pod then waits for the binding conditions of its devices (`adapters.objects.devices.binding_conditions`). One event
+of the pod reports the start of the wait.
 If the binding of the pod is refused, the pod's reservation of the claim is removed. An allocation that was made for
 this pod, or whose binding conditions failed, is also removed, unless another pod has reserved the claim.
 Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resource.k8s.io/v1 AllocationResult.
@@ -18,7 +19,11 @@ Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resourc
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
@@ -33,6 +38,7 @@ from .api import Api, ApiFailure
 from .binding import BindingOutcome, BindingRequest, BindingResult
 from .devices.extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_claim_status
 from .devices.resource_claims import FINALIZER, Plain, patch_claim, protect_claim, read_claim
+from .pod_events import create_event
 from .resources import DEVICE_CLASSES
 
 _REFUSED = frozenset({400, 403, 404, 422})
@@ -47,6 +53,7 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
     binding conditions does not delay the allocation of the next claims, so that drivers work in parallel.
     """
     waiting: BindingOutcome | None = None
+    starts_waiting = False
     extended = request.extended
     for name in (*request.device_claims, *([extended.name] if extended else [])):
         grants = [grant for grant in request.devices if grant.claim == name]
@@ -68,9 +75,26 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
             if bound.result is not BindingResult.WAITING:
                 return bound
             waiting = waiting or bound
+            # The claim as it was read before this call allocated or reserved it.
+            starts_waiting |= isinstance(claim, dict) and not _is_user(claim, request)
     if waiting is not None and not request.may_wait:
         return BindingOutcome(request.pod_id, BindingResult.REFUSED, waiting.message)
+    if starts_waiting:
+        _report_wait(api, request)
     return waiting
+
+
+def _report_wait(api: Api, request: BindingRequest) -> None:
+    """Create the event of a pod that starts to wait for binding conditions, in the form of kube-scheduler."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    instance = f"{socket.gethostname()}/{os.getpid()}"
+    note = f"waiting for binding conditions for device on node {request.node}"
+    suffix = f"{request.uid[:8]}.{time.time_ns() // 1000:x}.c"
+    with suppress(ApiFailure):  # events are informational
+        create_event(
+            api, request, suffix=suffix, action="Scheduling", reason="BindingConditionsPending", note=note,
+            now=now, instance=instance,
+        )  # fmt: skip
 
 
 def release(api: Api, request: BindingRequest) -> None:
@@ -135,7 +159,7 @@ def _claim(api: Api, request: BindingRequest, claim: Plain, grants: Sequence[Dev
         if grants and devices_of(status["allocation"]) != sorted(grant.device for grant in grants):
             message = Message("another scheduler allocated other devices to claim {claim}", claim=name)
             return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
-        if not any(known.get("uid") == request.uid for known in users):
+        if not _is_user(claim, request):
             claim = patch_claim(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return _conditions_outcome(request, claim)
     if not grants and claim["spec"].get("devices", {}).get("requests"):
@@ -247,6 +271,10 @@ def _request_of(requests: Sequence[Plain], name: str) -> Plain:
 def _class(api: Api, name: str) -> Plain:
     found: Plain = json.loads(api.get(DEVICE_CLASSES.path(name=name)))
     return found
+
+
+def _is_user(claim: Plain, request: BindingRequest) -> bool:
+    return any(user.get("uid") == request.uid for user in _users(claim))
 
 
 def _users(claim: Plain) -> list[Plain]:
