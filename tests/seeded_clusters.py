@@ -163,6 +163,19 @@ def gpus(draw: random.Random, *, faults: bool) -> SeededCluster:
     )
 
 
+def _with_devices(**devices: str) -> Plain:
+    """Return the status of a running pod with one device of each health."""
+    resources = [
+        {"resourceID": device, "health": health, "message": "too hot" if health == "Unhealthy" else ""}
+        for health, device in devices.items()
+    ]
+    container = {
+        "name": "main", "state": {"running": {}},
+        "allocatedResourcesStatus": [{"name": "claim:gpu/r", "resources": resources}],
+    }  # fmt: skip
+    return {"phase": "Running", "containerStatuses": [container]}
+
+
 def kubelets(draw: random.Random, *, faults: bool) -> SeededCluster:
     """Nodes whose kubelets align NUMA zones; rejected pods, and pending pods and a gang that would be rejected."""
     objects: list[Plain] = []
@@ -191,6 +204,8 @@ def kubelets(draw: random.Random, *, faults: bool) -> SeededCluster:
     }
     gang = {"pod-group.scheduling.sigs.k8s.io/name": "ring", "pod-group.scheduling.sigs.k8s.io/min-available": "2"}
     objects += [
+        pod("burnt", on="n0", cpu="100m", status=_with_devices(Healthy="d0", Unhealthy="d1")),
+        pod("silent", on="n1", cpu="100m", status=_with_devices(Unknown="d2")),
         pod("refused", on="n0", cpu="10", gpus=1, status=rejected),
         pod("foreign", on="n1", cpu="100m", status=foreign),
         pod("across", cpu="10", gpus=1),
@@ -199,6 +214,8 @@ def kubelets(draw: random.Random, *, faults: bool) -> SeededCluster:
     return SeededCluster(
         objects,
         {
+            ("DeviceUnhealthy", "Node", "n0"),
+            ("DeviceHealthUnknown", "Node", "n1"),
             ("KubeletRejectedPods", "Node", "n0"),
             ("ImageDoesNotRun", "Node", "n1"),
             ("KubeletWouldReject", "Pod", "default/across"),

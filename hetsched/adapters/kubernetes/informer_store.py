@@ -33,6 +33,7 @@ from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedP
 from hetsched.contracts.objects.workload import PodSpec
 
 from .api import Resource
+from .devices.health import unhealthy_devices
 from .pod_failures import has_stopped, refusal, waiting
 from .reflector import Deleted, Upserted
 from .resources import (
@@ -373,6 +374,7 @@ def observed_pod(root: FieldView, spec: PodSpec | None) -> ObservedPod:
         end=_end(status) if stopped else None,
         wait=waiting(status) if bound and stopped else None,
         refusal=refusal(status) if bound and (stopped or phase == "Failed") else None,
+        devices=unhealthy_devices(status) if bound else (),
         spec=spec,
     )
 

@@ -126,6 +126,7 @@ class _StateFields(TypedDict, total=False):
 
 class _ContainerStatusFields(TypedDict, total=False):
     allocatedResources: Any
+    allocatedResourcesStatus: Any
     lastState: _StateFields | None
     name: Any
     resources: Any

@@ -18,5 +18,9 @@ def parse_dump(sources: Sequence[Source]) -> ClusterObservation:
     documents, lists = load_sources(sources, workload=False)
     content = convert(documents, lists, workload=False)
     pods = (FieldView(one.object) for one in documents if one.object["kind"] == "Pod")
-    observed = (observed_pod(pod, None) for pod in pods)
-    return ClusterObservation(content, tuple(pod for pod in observed if pod.refusal is not None))
+    observed = [observed_pod(pod, None) for pod in pods]
+    return ClusterObservation(
+        content,
+        rejected=tuple(pod for pod in observed if pod.refusal is not None),
+        unhealthy=tuple(pod for pod in observed if pod.devices and not pod.ended),
+    )

@@ -59,7 +59,8 @@ def observe_cluster(api: Api, on_kind: Callable[[str], None] = lambda kind: None
         policies=policies,
     )
     rejected = tuple(pod for pod in changes.pods if pod.refusal is not None)
-    return ClusterObservation(content, rejected, tuple(store.quarantined.values()), tuple(unchecked))
+    unhealthy = tuple(pod for pod in changes.pods if pod.devices and not pod.ended)
+    return ClusterObservation(content, rejected, tuple(store.quarantined.values()), tuple(unchecked), unhealthy)
 
 
 def _feed(store: InformerStore, api: Api, resource: Resource) -> None:

@@ -32,13 +32,15 @@ class UncheckedPart(msgspec.Struct, frozen=True):
 class ClusterObservation(msgspec.Struct, frozen=True):
     """Content of a cluster as read for a report.
 
-    `rejected` are the pods that their node did not run. `quarantined` are objects that could not be read.
+    `rejected` are the pods that their node did not run, and `unhealthy` the pods with devices that are not healthy, or
+    whose health is unknown. `quarantined` are objects that could not be read.
     """
 
     content: ClusterContent
     rejected: tuple[ObservedPod, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
     unchecked: tuple[UncheckedPart, ...] = ()
+    unhealthy: tuple[ObservedPod, ...] = ()
 
 
 class ClusterFinding(msgspec.Struct, frozen=True, rename="camel"):

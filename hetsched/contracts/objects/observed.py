@@ -40,8 +40,24 @@ class NodeRefusal(msgspec.Struct, frozen=True):
     facts: tuple[str, ...] = ()
 
 
+class DeviceHealth(msgspec.Struct, frozen=True):
+    """Device of a container whose health the kubelet does not report as `Healthy`.
+
+    `resource` is an extended resource, or `claim:CLAIM/REQUEST`. `health` is `Unhealthy` or `Unknown`.
+    """
+
+    container: str
+    resource: str
+    device: str
+    health: str
+    message: str = ""
+
+
 class ObservedPod(msgspec.Struct, frozen=True):
-    """One pod at one time. `ended` is `succeeded` or `failed`; `deleting` pods keep their allocation."""
+    """One pod at one time. `ended` is `succeeded` or `failed`; `deleting` pods keep their allocation.
+
+    `devices` lists the devices of its containers that are not healthy, or whose health is unknown.
+    """
 
     namespace: str
     name: str
@@ -57,6 +73,7 @@ class ObservedPod(msgspec.Struct, frozen=True):
     end: ContainerEnd | None = None
     wait: ContainerWait | None = None
     refusal: NodeRefusal | None = None
+    devices: tuple[DeviceHealth, ...] = ()
     spec: PodSpec | None = None
 
     @property
