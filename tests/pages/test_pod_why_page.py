@@ -6,23 +6,28 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from django.test import Client
 from django.utils import timezone
 
 from hetsched.contracts.api.decision import NodeOutcome, PluginScore, Reason, Verdict
+from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
+from hetsched.contracts.objects.devices import AllocatedDevice, DeviceId, Devices, ResourceClaim
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from tests.builders import a_node, a_pod
 from tests.situations import a_cluster, placed, submitted
 
 
-def decide(pod: Pod, seconds: int, *reasons: Reason, version: int = 1, top: tuple[NodeOutcome, ...] = ()) -> Decision:
+def decide(
+    pod: Pod, seconds: int, *reasons: Reason, version: int = 1, top: tuple[NodeOutcome, ...] = (), **fields: Any
+) -> Decision:
     made = Decision.objects.create(
         cluster=pod.cluster, workload=pod.workload, pod=pod, namespace=pod.namespace, pod_name=pod.name,
         verdict=Verdict.NOT_NOW, policy_name="hetsched", policy_version=version, snapshot="x",
         cluster_revision=seconds, inventory_revision=1, summary=f"{pod.key} does not fit now", reasons=reasons, top=top,
-        created_at=pod.created_at + timedelta(seconds=seconds),
+        created_at=pod.created_at + timedelta(seconds=seconds), **fields,
     )  # fmt: skip
     Pod.objects.filter(pk=pod.pk).update(decision=made, state="not-now")
     return made
@@ -116,3 +121,16 @@ def test_expired_decision_returns_410_with_its_summary(viewer: Client, cluster: 
     answer = viewer.get("/decisions/7/")
     assert answer.status_code == 410
     assert "p went to n1" in answer.content.decode()
+
+
+def test_device_that_is_not_ready_is_shown(viewer: Client, waiting: Pod) -> None:
+    device = DeviceId("gpu.example.com", "n1", "gpu-0")
+    allocation = Allocation(devices=(DeviceGrant("train", "u", "gpu", device),))
+    decide(waiting, 720, allocation=allocation, node_name="n1")
+    cluster = waiting.cluster
+    allocated = AllocatedDevice(device, not_ready="link down")
+    claim = ResourceClaim("default", "train", allocated=(allocated, AllocatedDevice(DeviceId("d", "p", "other"))))
+    cluster.definitions = msgspec.structs.replace(cluster.definitions, devices=Devices(claims={claim.key: claim}))
+    cluster.save()
+    text = viewer.get(f"/why/{waiting.pk}/").content.decode()
+    assert "device gpu.example.com/n1/gpu-0 of claim train is not ready: link down" in text

@@ -155,7 +155,12 @@ class DeviceNames:
         )
 
     def _allocated(self, found: AllocatedDevice) -> AllocatedDevice:
-        return AllocatedDevice(self._names.device_id(found.device), found.admin, self._names.capacity(found.consumed))
+        return AllocatedDevice(
+            self._names.device_id(found.device),
+            found.admin,
+            self._names.capacity(found.consumed),
+            WITHHELD if found.not_ready else "",
+        )
 
     def _wish(self, wish: DeviceWish) -> DeviceWish:
         return DeviceWish(

@@ -1,4 +1,4 @@
-"""Devices of running pods that their drivers report as unhealthy, or about whose health nothing is known."""
+"""Devices of running pods that are unhealthy, of unknown health, or not ready."""
 
 from __future__ import annotations
 
@@ -38,6 +38,24 @@ def check_device_health(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
             evidence=[_evidence(pod, device) for pod, device in devices[:3]],
             affected=[pod.key for pod, _ in devices],
         )
+
+
+def check_device_conditions(cluster: CheckedCluster) -> Iterator[ClusterFinding]:
+    """Yield the claims with devices that their driver reports as not ready."""
+    for claim in cluster.content.devices.claims.values():
+        unready = [device for device in claim.allocated or () if device.not_ready]
+        if unready:
+            yield finding(
+                "DeviceNotReady",
+                Level.WARNING,
+                AffectedObject("ResourceClaim", claim.key),
+                Message("Allocated devices of the claim are not ready"),
+                Message("Check the driver of the devices on the node of the pod"),
+                evidence=[
+                    Message("Device {device}: {detail}", device=str(one.device), detail=verbatim(one.not_ready))
+                    for one in unready[:3]
+                ],
+            )
 
 
 def _evidence(pod: ObservedPod, device: DeviceHealth) -> Message:

@@ -16,7 +16,7 @@ from hetsched.contracts.message import Message
 from hetsched.engine.framework.policy import Policy
 
 from .checked_cluster import CheckedCluster
-from .devices import check_device_health
+from .devices import check_device_conditions, check_device_health
 from .gpus import StrandedGpus, check_fragmented, check_stranded, stranded_gpus, summary_of_gpus
 from .instruction_sets import check_instruction_sets
 from .kubelets import MOST_PREDICTED, check_admission, check_rejections
@@ -56,6 +56,7 @@ def _findings(cluster: CheckedCluster, stranded: StrandedGpus, evaluated_at: str
     yield from check_rejections(cluster)
     yield from check_admission(cluster)
     yield from check_device_health(cluster)
+    yield from check_device_conditions(cluster)
     yield from check_stranded(cluster, stranded)
     yield from check_fragmented(cluster)
     yield from check_pending(cluster, evaluated_at)

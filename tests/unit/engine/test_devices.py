@@ -9,6 +9,7 @@ import yaml
 
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.objects.export.cluster import write_cluster
+from hetsched.contracts.api.cluster_report import ClusterObservation
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import BindingConditions, DeviceCapacity, DeviceId
@@ -20,6 +21,7 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.look.report import report_of
 from hetsched.engine.simulation.hypothetical_nodes import with_nodes
 from hetsched.engine.simulation.what_if import what_if
 from tests.builders import a_node
@@ -655,3 +657,23 @@ def test_export_round_trip() -> None:
         "lanes": DeviceCapacity(9000, values=(1000, 9000)),
     }
     assert [one.shape.devices for one in copy.pending] == [one.shape.devices for one in found.pending]
+
+
+def test_device_that_is_not_ready_is_reported() -> None:
+    results = [{"request": "r", "driver": DRIVER, "pool": "n1", "device": name} for name in ("d0", "d1")]
+    states = [
+        {"driver": DRIVER, "pool": "n1", "device": name, "conditions": [{"type": "Ready", "status": ready, **more}]}
+        for name, ready, more in (("d0", "False", {"message": "link down"}), ("d1", "True", {}))
+    ]
+    status = {"allocation": {"devices": {"results": results}}, "devices": states}
+    objects = kind(), node("n1"), slice_of("n1", device("d0"), device("d1")), claim("c", exactly("r"), status=status)
+    content = parse_cluster([("cluster", yaml.safe_dump_all(objects).encode())])
+    allocated = content.devices.claims["default/c"].allocated
+    assert allocated is not None
+    assert [one.not_ready for one in allocated] == ["link down", ""]
+    assert parse_cluster([("again", write_cluster(content))]).devices == content.devices
+    policies = (compile_policy(BUILTIN[name], load_registry()) for name in ("hetsched", "default-kube"))
+    report = report_of(ClusterObservation(content), *policies, evaluated_at="2026-11-28T00:00:00Z")
+    (found,) = [one for one in report.findings if one.code == "DeviceNotReady"]
+    assert (found.kind, found.name) == ("ResourceClaim", "default/c")
+    assert [str(text) for text in found.evidence] == [f"Device {DRIVER}/n1/d0: link down"]

@@ -6,9 +6,11 @@ that filter.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hetsched.contracts.api.decision import NodeOutcome, funnel
+from hetsched.contracts.message import Message, verbatim
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import describe_waits
 from hetsched.engine.cluster.avoided_nodes import MOVED_CODE, REFUSED_CODE
@@ -46,8 +48,23 @@ def why(decision: Decision, pod: Pod) -> dict[str, Any]:
         "weights": sum(score.weight for score in top[0].scores) if top else 0.0,
         "doubts": _conflicts(decision),
         "handed": _device_allocation(decision, pod),
+        "unready": list(_unready_devices(decision, pod)),
         "alignments": list(alignments(decision.allocation)) if decision.allocation is not None else [],
     }
+
+
+def _unready_devices(decision: Decision, pod: Pod) -> Iterator[Message]:
+    """Yield the allocated devices of the pod that their driver reports as not ready."""
+    grants = decision.allocation.devices if decision.allocation is not None else ()
+    claims = pod.cluster.definitions.devices.claims if grants else {}
+    for grant in grants:
+        claim = claims.get(f"{pod.namespace}/{grant.claim}")
+        for allocated in claim.allocated or () if claim is not None else ():
+            if allocated.device == grant.device and allocated.not_ready:
+                yield Message(
+                    "device {device} of claim {claim} is not ready: {text}",
+                    device=str(grant.device), claim=grant.claim, text=verbatim(allocated.not_ready),
+                )  # fmt: skip
 
 
 def score_weights(spec: PolicySpec) -> list[tuple[str, float]]:

@@ -19,6 +19,7 @@ from ..fields import FieldView
 from ..selectors import node_terms
 
 _REQUEST = {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "adminAccess", "capacity", "name"}
+_LONGEST = 1000  # characters of a text that a driver reports
 _CONSTRAINT = {"matchAttribute", "distinctAttribute", "requests"}
 
 
@@ -32,7 +33,8 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
         unsupported.append(f"{devices.path}: more than {MOST_RESULTS} devices")
     allocation = status.view("allocation")
     results = allocation.view("devices").views("results")
-    allocated = tuple(map(_allocated_device, results))
+    states = {_identity(state): state for state in status.views("devices")}
+    allocated = tuple(_allocated_device(result, states.get(_identity(result))) for result in results)
     return ResourceClaim(
         namespace=namespace,
         name=meta.text("name"),
@@ -47,12 +49,25 @@ def resource_claim(root: FieldView, namespace: str) -> ResourceClaim:
     )
 
 
-def _allocated_device(result: FieldView) -> AllocatedDevice:
+def _identity(device: FieldView) -> tuple[str, ...]:
+    return tuple(device.text(key) for key in ("driver", "pool", "device", "shareID"))
+
+
+def _not_ready(state: FieldView | None) -> str:
+    """Return the text of the condition `Ready` of an allocated device if it is false, else ""."""
+    for condition in state.views("conditions") if state is not None else ():
+        if condition.text("type") == "Ready" and condition.text("status") == "False":
+            return (condition.text("message") or condition.text("reason") or "Ready is False")[:_LONGEST]
+    return ""
+
+
+def _allocated_device(result: FieldView, state: FieldView | None) -> AllocatedDevice:
     consumed = result.view("consumedCapacity")
     return AllocatedDevice(
         DeviceId(result.text("driver"), result.text("pool"), result.text("device")),
         admin=result.flag("adminAccess"),
         consumed={name: quantity(consumed.text(name)) for name in consumed.value} if "shareID" in result else None,
+        not_ready=_not_ready(state),
     )
 
 

@@ -127,6 +127,9 @@ def _claim(claim: ResourceClaim) -> Plain:
     if claim.allocated is not None:
         results = [_result(place, allocated) for place, allocated in enumerate(claim.allocated)]
         status["allocation"] = {"devices": {"results": results}}
+        states = [_state(result, found) for result, found in zip(results, claim.allocated, strict=True)]
+        if any(states):
+            status["devices"] = [state for state in states if state]
         if claim.node_terms is not None:
             status["allocation"]["nodeSelector"] = _node_selector(claim.node_terms)
     if claim.deleting:
@@ -143,6 +146,13 @@ def _result(place: int, allocated: AllocatedDevice) -> Plain:
         plain["shareID"] = f"share-{place}"
         plain["consumedCapacity"] = {name: f"{amount}m" for name, amount in allocated.consumed.items()}
     return plain
+
+
+def _state(result: Plain, allocated: AllocatedDevice) -> Plain:
+    if not allocated.not_ready:
+        return {}
+    identity = {key: result[key] for key in ("driver", "pool", "device", "shareID") if key in result}
+    return identity | {"conditions": [{"type": "Ready", "status": "False", "message": allocated.not_ready}]}
 
 
 def _node_selector(terms: tuple[NodeTerm, ...]) -> Plain:
