@@ -11,7 +11,7 @@ Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dyn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
