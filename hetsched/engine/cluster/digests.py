@@ -17,7 +17,7 @@ from typing import Protocol
 from hetsched.contracts.documents import encode
 from hetsched.contracts.objects.cluster import DisruptionBudget
 
-from .devices import DeviceState
+from .devices.state import DeviceState
 from .expected_use import UsageHistory
 from .quotas import Quotas
 from .samples import Samples

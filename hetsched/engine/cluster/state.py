@@ -39,7 +39,7 @@ from hetsched.engine.numa.zones import Zones
 from .avoided_nodes import AvoidedNodes
 from .charges import charge_amounts
 from .columns import UNKNOWN_RESOURCE, Bools, ColumnLayout, Columns, Ints, ResourceRows, Vocabulary, Window
-from .devices import DeviceState
+from .devices.state import DeviceState
 from .digests import Digests
 from .expected_use import UsageHistory, learn
 from .node_columns import emptied, resource_names, widened, write_facts

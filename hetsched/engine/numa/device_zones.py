@@ -23,8 +23,8 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
 from hetsched.contracts.objects.devices import ResourceClaim
 from hetsched.engine.cluster.columns import Bools, Window
-from hetsched.engine.cluster.device_usage import DeviceUsage
-from hetsched.engine.cluster.extended_resources import as_resource_claim, claim_on
+from hetsched.engine.cluster.devices.extended_resources import as_resource_claim, claim_on
+from hetsched.engine.cluster.devices.usage import DeviceUsage
 from hetsched.engine.framework.request import Request, StateKey
 
 from .kubelet_admission import KubeletAdmission

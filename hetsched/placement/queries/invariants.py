@@ -31,7 +31,7 @@ from hetsched.contracts.objects.node_report import IsaReport
 from hetsched.contracts.objects.workload import ImageDemand, IsaDemand
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.cluster.columns import UNKNOWN
-from hetsched.engine.cluster.device_usage import DeviceUsage
+from hetsched.engine.cluster.devices.usage import DeviceUsage
 from hetsched.engine.isa.image_fit import emulator_covers, image_gap
 from hetsched.inventory.models import Cluster, Node
 from hetsched.isa import Isa, match, parse

@@ -12,7 +12,7 @@ import pytest
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.contracts.objects.devices import AllocatedDevice, ResourceClaim
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.devices import DeviceState
+from hetsched.engine.cluster.devices.state import DeviceState
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
@@ -42,7 +42,7 @@ def check(state: ClusterState, pods: list[PodSpec]) -> None:
         found = [fresh.resolve_claim(pod, use) for use in pod.shape.devices]
         claims = [each for each in found if isinstance(each, ResourceClaim) and each.allocated is None]
         if claims:
-            assert devices.searches(claims, state) == uncached(fresh, claims, state)
+            assert devices.searches(claims, state, devices.usage()) == uncached(fresh, claims, state)
 
 
 def uncached(devices: DeviceState, claims: list[ResourceClaim], state: ClusterState) -> Mapping[int, str]:

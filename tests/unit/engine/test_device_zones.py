@@ -27,7 +27,7 @@ from hetsched.contracts.objects.devices import (
 )
 from hetsched.contracts.objects.policy import PluginUse
 from hetsched.contracts.objects.workload import DeviceUse
-from hetsched.engine.cluster.device_numa import numa_nodes
+from hetsched.engine.cluster.devices.numa import numa_nodes
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.cycle import Scheduler

@@ -2,7 +2,7 @@
 
 Rule: for every requested resource, requested + request <= allocatable, including extended resources. If the policy has
 `gpu-fit`, that plugin checks GPU resources, because it knows each GPU of a node. If the policy has `devices`, that
-plugin checks the extended resources that devices serve (see `engine.cluster.extended_resources`).
+plugin checks the extended resources that devices serve (see `engine.cluster.devices.extended_resources`).
 Source: kube-scheduler's NodeResourcesFit plugin; requests follow Kubernetes' rules for init and sidecar containers
 and pod overhead (see `adapters.objects.manifests`).
 """
@@ -18,7 +18,7 @@ from hetsched.contracts.message import Message, joined
 from hetsched.contracts.units import GPU_RESOURCES, format_amount
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Ints, Rows, Window
-from hetsched.engine.cluster.extended_resources import served_resources
+from hetsched.engine.cluster.devices.extended_resources import served_resources
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import BuiltinFilter
 from hetsched.engine.framework.registry import plugin

@@ -1,9 +1,9 @@
 """Allocate the devices of a pod's resource claims, on a node where they are free.
 
 Rule: a node fits if it can use the devices of every allocated claim of the pod, and if its free devices satisfy all
-open claims of the pod at the same time (see `engine.cluster.devices`). Reserve chooses the devices on the selected
-node. They remain reserved for the pod until they are written into the claims. Extended resources of the pod that
-devices serve on a node are one more open claim there (see `engine.cluster.extended_resources`).
+open claims of the pod at the same time (see `engine.cluster.devices.search`). Reserve chooses the devices on the
+selected node. They remain reserved for the pod until they are written into the claims. Extended resources of the pod
+that devices serve on a node are one more open claim there (see `engine.cluster.devices.extended_resources`).
 If the policy has `numa-fit`, the devices are chosen together with the NUMA zones of the pod's CPUs (see
 `engine.numa.device_zones`): near these zones if possible. With `zones` "require", other nodes do not fit.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
@@ -24,8 +24,8 @@ from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
-from hetsched.engine.cluster.device_usage import DeviceUsage
-from hetsched.engine.cluster.extended_resources import claim_on, served_nodes, served_resources
+from hetsched.engine.cluster.devices.extended_resources import claim_on, served_nodes, served_resources
+from hetsched.engine.cluster.devices.usage import DeviceUsage
 from hetsched.engine.cluster.selectors import nodes_of_terms
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import LoopReserve

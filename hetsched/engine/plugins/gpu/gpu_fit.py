@@ -11,7 +11,7 @@ Rule: a pod that requests n GPUs fits if n healthy GPUs each satisfy the whole r
 counts GPUs.
 A GPU in maintenance accepts no pods. If the node would fit with this GPU, the reason names the maintenance.
 If the policy has `devices`, that plugin checks a plain number of GPUs on the nodes where devices serve the extended
-resource (see `engine.cluster.extended_resources`).
+resource (see `engine.cluster.devices.extended_resources`).
 An unknown fact does not satisfy a positive request, and the reason states this (`GpuFactUnknown`).
 Allocation: whole GPUs are allocated by lowest index. If a pod requests several GPUs and the node states links, the
 best-linked GPUs are allocated (`engine.gpu.links`), unless `links` is "ignore". A shared pod uses the GPU with the
@@ -35,7 +35,7 @@ from hetsched.contracts.params import Params
 from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Window
-from hetsched.engine.cluster.extended_resources import served_resources
+from hetsched.engine.cluster.devices.extended_resources import served_resources
 from hetsched.engine.cluster.placed_pod import grant_card
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import BuiltinFilter, LoopReserve

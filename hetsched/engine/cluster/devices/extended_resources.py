@@ -22,8 +22,8 @@ from hetsched.contracts.objects.allocation import ClaimedDevices, DeviceMapping,
 from hetsched.contracts.objects.devices import DeviceRequest, Devices, DeviceWish, ExtendedRequest, ResourceClaim
 from hetsched.contracts.objects.workload import PodSpec, Shape
 
-from .columns import Bools
-from .state_view import StateView
+from ..columns import Bools
+from ..state_view import StateView
 
 _MOST_NAME = 63  # characters of a generated name, as of the API server's
 _DIGEST = 10  # characters

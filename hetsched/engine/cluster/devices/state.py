@@ -30,15 +30,15 @@ from hetsched.contracts.objects.node_constraints import NodeTerm
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec, Shape
 from hetsched.engine.framework.status import Refusal
 
-from .columns import Bools
-from .device_numa import numa_nodes
-from .device_search import DeviceSearch
-from .device_usage import DeviceUsage
-from .device_verdicts import DeviceVerdicts
+from ..columns import Bools
+from ..placed_pod import PlacedPod
+from ..selectors import nodes_of_terms
+from ..state_view import StateView
 from .extended_resources import claim_name, served_resources
-from .placed_pod import PlacedPod
-from .selectors import nodes_of_terms
-from .state_view import StateView
+from .numa import numa_nodes
+from .search import DeviceSearch
+from .usage import DeviceUsage
+from .verdicts import DeviceVerdicts
 
 MOST_USERS = 256  # the API's limit of pods that one claim may be reserved for
 

@@ -13,7 +13,7 @@ from hetsched.adapters.objects.allocation import parse_allocation, write_allocat
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.objects.allocation import ClaimedDevices, DeviceMapping
 from hetsched.contracts.objects.cluster import ClusterContent
-from hetsched.engine.cluster.extended_resources import extended_claim
+from hetsched.engine.cluster.devices.extended_resources import extended_claim
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN

@@ -23,7 +23,7 @@ from hetsched.contracts.objects.devices import (
 )
 from hetsched.engine.framework.tolerations import repelling
 
-from .device_usage import DeviceUsage, consumption
+from .usage import DeviceUsage, consumption
 
 MOST_STEPS = 20_000
 

@@ -1,0 +1,1 @@
+"""Devices of a cluster: their state, their use by claims, and the search for free devices."""
