@@ -135,7 +135,7 @@ def test_text_covers_only_nodes_that_could_fit() -> None:
 def test_pod_events_do_not_requeue_a_pod_that_never_fits() -> None:
     found = explained(a_pod("p").cpu("64"), a_node("n1").cpu(8))
     assert found.verdict is Verdict.NEVER_FITS
-    assert set(found.waits_for[0].events) == {Event.NODE_ADDED, Event.NODE_CAPACITY}
+    assert set(found.waits_for[0].events) == {Event.NODE_ADDED, Event.NODE_CAPACITY, Event.DEVICE_CLASS}
 
 
 def test_a_cluster_without_nodes_waits_for_a_node() -> None:
