@@ -163,17 +163,21 @@ def gpus(draw: random.Random, *, faults: bool) -> SeededCluster:
     )
 
 
-def _with_devices(**devices: str) -> Plain:
-    """Return the status of a running pod with one device of each health."""
+def _device_user(name: str, on: str, **devices: str) -> Plain:
+    """Return a running pod with a claim, and one device of each health."""
     resources = [
-        {"resourceID": device, "health": health, "message": "too hot" if health == "Unhealthy" else ""}
+        {"resourceID": device, "health": health, **({"message": "too hot"} if health == "Unhealthy" else {})}
         for health, device in devices.items()
     ]
     container = {
         "name": "main", "state": {"running": {}},
         "allocatedResourcesStatus": [{"name": "claim:gpu/r", "resources": resources}],
     }  # fmt: skip
-    return {"phase": "Running", "containerStatuses": [container]}
+    status = {"phase": "Running", "containerStatuses": [container]}
+    claims = [{"name": "gpu", "resourceClaimName": name}]
+    made = pod(name, on=on, cpu="100m", status=status, resourceClaims=claims)
+    made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu", "request": "r"}]
+    return made
 
 
 def kubelets(draw: random.Random, *, faults: bool) -> SeededCluster:
@@ -204,8 +208,8 @@ def kubelets(draw: random.Random, *, faults: bool) -> SeededCluster:
     }
     gang = {"pod-group.scheduling.sigs.k8s.io/name": "ring", "pod-group.scheduling.sigs.k8s.io/min-available": "2"}
     objects += [
-        pod("burnt", on="n0", cpu="100m", status=_with_devices(Healthy="d0", Unhealthy="d1")),
-        pod("silent", on="n1", cpu="100m", status=_with_devices(Unknown="d2")),
+        _device_user("burnt", "n0", Healthy="d0", Unhealthy="d1"),
+        _device_user("silent", "n1", Unknown="d2"),
         pod("refused", on="n0", cpu="10", gpus=1, status=rejected),
         pod("foreign", on="n1", cpu="100m", status=foreign),
         pod("across", cpu="10", gpus=1),
