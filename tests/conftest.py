@@ -227,7 +227,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [
-        found for name in ("passed", "failed", "error", "skipped") for found in terminalreporter.stats.get(name, [])
+        found
+        for name in ("passed", "failed", "error", "skipped")
+        for found in terminalreporter.stats.get(name, [])
+        if isinstance(found, pytest.TestReport)  # an error of the collection has another report
     ]
     if table := fault_table.lines(_faults, reports):
         terminalreporter.section("faults")
