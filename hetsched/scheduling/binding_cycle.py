@@ -35,6 +35,7 @@ from django.db.models import F, Q
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult, bind, read_refused
 from hetsched.adapters.kubernetes.device_allocation import allocate, release
+from hetsched.adapters.kubernetes.devices.extended_claims import delete_extended_claim
 from hetsched.adapters.kubernetes.volume_binding import provide
 from hetsched.contracts.message import Message, shortened, verbatim
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
@@ -188,15 +189,14 @@ def _release_devices(api: Api, request: BindingRequest, result: BindingResult) -
     """Release the devices of a pod that this binding did not bind.
 
     A controller releases the claims of a pod that was deleted or bound to another node, but it cannot know that the
-    claim for extended resources is no longer needed.
+    claim for extended resources is no longer needed. A later decision may have replaced this claim.
     """
-    if result in (BindingResult.GONE, BindingResult.LOST):
-        request = msgspec.structs.replace(request, device_claims=())
-    elif result is not BindingResult.REFUSED:
-        return
     # Ignore a failed release: the allocation stays visible in the claim's status.
     with suppress(ApiFailure):
-        release(api, request)
+        if result is BindingResult.REFUSED:
+            release(api, request)
+        elif result in (BindingResult.GONE, BindingResult.LOST) and request.extended is not None:
+            delete_extended_claim(api, request, request.extended, only_current=True)
 
 
 def binding_requests(pod_ids: Sequence[int], *, tried: bool = False) -> list[BindingRequest]:

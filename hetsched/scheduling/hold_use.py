@@ -63,7 +63,9 @@ class BatchReservations:
         reservations = [reservation for reservation in reservations if reservation.pod.namespace == pod.namespace]
         for reservation in sorted(reservations, key=lambda reservation: _difference(pod, reservation))[:MAX_TRIED]:
             state.forget(reservation.pod.key)
-            reserved = reservation.allocation if reservation.pod.shape == pod.shape else None
+            # A claim for extended resources has the name of its pod, so its devices are chosen again.
+            is_same = reservation.pod.shape == pod.shape and not reservation.allocation.extended
+            reserved = reservation.allocation if is_same else None
             top = best(scheduler, pod, top_nodes)
             outcome = scheduler.place_on(pod, reservation.row, reserved)
             if outcome.node is not None:

@@ -36,7 +36,7 @@ from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 
 from .api import Api, ApiFailure
 from .binding import BindingOutcome, BindingRequest, BindingResult
-from .devices.extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_claim_status
+from .devices.extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_pod_status
 from .devices.resource_claims import FINALIZER, Plain, patch_claim, protect_claim, read_claim
 from .pod_events import create_event
 from .resources import DEVICE_CLASSES
@@ -65,7 +65,7 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
                 claim = _existing_claim(api, request, name, grants)
             bound = claim if isinstance(claim, BindingOutcome) else _claim(api, request, claim, grants)
             if bound is None and waiting is None and extended is not None and is_extended:
-                bound = write_claim_status(api, request, extended)
+                bound = write_pod_status(api, request, extended)
         except ApiFailure as failure:
             if failure.status in _REFUSED:
                 return BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.text)
@@ -104,7 +104,7 @@ def release(api: Api, request: BindingRequest) -> None:
     """
     steps = [partial(_release_claim, api, request, name) for name in request.device_claims]
     if request.extended is not None:
-        steps.append(partial(delete_extended_claim, api, request, request.extended))
+        steps.insert(0, partial(delete_extended_claim, api, request, request.extended))
     for step in steps:
         for remaining_tries in reversed(range(_RELEASE_TRIES)):
             try:

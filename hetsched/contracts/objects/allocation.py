@@ -120,6 +120,11 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     extended: ExtendedClaim | UnsetType = UNSET
 
     @property
+    def device_resources(self) -> frozenset[str]:
+        """The extended resources that devices of the claim `extended` serve."""
+        return frozenset(each.resource for each in self.extended.mappings) if self.extended else frozenset()
+
+    @property
     def gpu_milli(self) -> int:
         """Thousandths of GPUs."""
         return sum(card.milli for card in self.gpus)

@@ -93,7 +93,7 @@ class AllocatedDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """Device in the allocation of a claim.
 
     `consumed` is the consumed capacity (in thousandths, by name) if the claim has a share of the device, else None. A
-    claim with admin access (`admin`) does not use the device exclusively. `not_ready` is the text of the condition
+    claim with admin access (`admin`) does not use the device exclusively. `not_ready` is the reason of the condition
     `Ready` of the device if the driver reports that it is false.
     """
 

@@ -26,6 +26,7 @@ from hetsched.contracts.objects.labels import integer
 from hetsched.contracts.objects.node_report import GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.objects.storage import Storage
 from hetsched.contracts.objects.workload import PodSpec, Shape
+from hetsched.contracts.units import GPU_RESOURCES
 from hetsched.engine.framework.gangs import Gangs
 from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.status import ProtectedPods
@@ -322,13 +323,13 @@ class ClusterState:
 
     def completes(self, compiled: CompiledShape, row: int, allocation: Allocation) -> bool:
         """Return whether `assume` may add GPUs, zones or CPUs to an allocation on a row."""
-        return bool(compiled.shape.gpu is not None and not allocation.gpus and self.cards[row]) or (
+        return bool(_has_unknown_cards(compiled.shape, allocation) and self.cards[row]) or (
             predicts(self, compiled, row, allocation)
         )
 
     def assume(self, request: Request, row: int, allocation: Allocation = EMPTY) -> PlacedPod:
         """Place the pod of `request` on a row and complete its allocation."""
-        if request.shape.gpu is not None and not allocation.gpus:
+        if _has_unknown_cards(request.shape, allocation):
             cards = self._lowest_cards(request.shape, row)
             allocation = msgspec.structs.replace(allocation, gpus=cards)
         if request.compiled.kubelet_assigns:
@@ -448,6 +449,11 @@ class ClusterState:
     def digest(self) -> str:
         """Return a digest of the whole content: equal nodes and placed pods give equal digests in any process."""
         return self._digests.of(self)
+
+
+def _has_unknown_cards(shape: Shape, allocation: Allocation) -> bool:
+    """Return whether a pod uses GPUs that its allocation does not name, and that are no devices of its claims."""
+    return shape.gpu is not None and not allocation.gpus and allocation.device_resources.isdisjoint(GPU_RESOURCES)
 
 
 def _numbers(values: Vocabulary[str]) -> tuple[Ints, Bools]:

@@ -174,6 +174,7 @@ def _state_after_import(
         # GPUs listed in the report are checked per GPU, not by count, because pods may share a GPU.
         by_card = frozenset(GPU_RESOURCES if report.gpus is not None else ())
         asked = {resource for resource, amount in pod.shape.requests if amount} - by_card
+        asked -= (pod.allocation or EMPTY).device_resources
         positions = [state.resources.index[resource] for resource in asked]
         overfull = (free[positions, row] < 0).any() or (columns.field("card_milli_free")[:, row] < 0).any()
         if overfull or _lacks_devices(report, pod.allocation or EMPTY):

@@ -147,9 +147,8 @@ def _load(cluster: Cluster) -> Iterator[Violation]:
     columns = rows.values_list("id", "node_id", "requests", "allocation", "pod__origin")
     for pk, node_id, requests, allocation, origin in columns:
         held[node_id].update(requests)
-        if allocation.extended:  # devices serve these resources, and I3 checks the devices
-            resources = {mapping.resource for mapping in allocation.extended.mappings}
-            served[node_id].update({name: requests[name] for name in resources})
+        # Devices serve these resources, and I3 checks the devices.
+        served[node_id].update({name: requests.get(name, 0) for name in allocation.device_resources})
         if pk not in without_effects:
             expected_loads[node_id].update(requests)
             expected_loads[node_id].update({"#pods": 1, "#gpu": sum(card.milli for card in allocation.gpus)})

@@ -663,17 +663,20 @@ def test_device_that_is_not_ready_is_reported() -> None:
     results = [{"request": "r", "driver": DRIVER, "pool": "n1", "device": name} for name in ("d0", "d1")]
     states = [
         {"driver": DRIVER, "pool": "n1", "device": name, "conditions": [{"type": "Ready", "status": ready, **more}]}
-        for name, ready, more in (("d0", "False", {"message": "link down"}), ("d1", "True", {}))
+        for name, ready, more in (
+            ("d0", "False", {"reason": "LinkDown", "message": "link down since 12:01"}),
+            ("d1", "True", {}),
+        )
     ]
     status = {"allocation": {"devices": {"results": results}}, "devices": states}
     objects = kind(), node("n1"), slice_of("n1", device("d0"), device("d1")), claim("c", exactly("r"), status=status)
     content = parse_cluster([("cluster", yaml.safe_dump_all(objects).encode())])
     allocated = content.devices.claims["default/c"].allocated
     assert allocated is not None
-    assert [one.not_ready for one in allocated] == ["link down", ""]
+    assert [one.not_ready for one in allocated] == ["LinkDown", ""]
     assert parse_cluster([("again", write_cluster(content))]).devices == content.devices
     policies = (compile_policy(BUILTIN[name], load_registry()) for name in ("hetsched", "default-kube"))
     report = report_of(ClusterObservation(content), *policies, evaluated_at="2026-11-28T00:00:00Z")
     (found,) = [one for one in report.findings if one.code == "DeviceNotReady"]
     assert (found.kind, found.name) == ("ResourceClaim", "default/c")
-    assert [str(text) for text in found.evidence] == [f"Device {DRIVER}/n1/d0: link down"]
+    assert [str(text) for text in found.evidence] == [f"Device {DRIVER}/n1/d0: LinkDown"]

@@ -11,9 +11,11 @@ import yaml
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.allocation import parse_allocation, write_allocation
 from hetsched.adapters.objects.export.cluster import write_cluster
-from hetsched.contracts.objects.allocation import ClaimedDevices, DeviceMapping
+from hetsched.contracts.objects.allocation import Allocation, ClaimedDevices, DeviceGrant, DeviceMapping, ExtendedClaim
 from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.devices import AllocatedDevice, Device, DeviceId, Devices, ResourceClaim
 from hetsched.engine.cluster.devices.extended_resources import extended_claim
+from hetsched.engine.cluster.devices.usage import DeviceUsage
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN
@@ -21,6 +23,8 @@ from hetsched.engine.framework.cycle import Outcome, Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.simulation.headroom import Headroom, TrialBudget, alone
+from tests.builders import a_node, a_pod
+from tests.unit.engine.fleet import built
 from tests.unit.engine.test_devices import DRIVER, claim, device, exactly, kind, node, slice_of
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
@@ -238,3 +242,26 @@ def test_export_reads_back_to_the_same_content() -> None:
     again = parse_cluster([("cluster", write_cluster(content))])
     assert again.devices == content.devices
     assert [one.shape.extended for one in again.pending] == [one.shape.extended for one in content.pending]
+
+
+def test_devices_that_serve_gpus_are_not_completed_with_cards_of_the_node() -> None:
+    """The agent reports both GPUs of the node, and their device plugin does not run."""
+    state = ClusterState([built(a_node("n").gpus(2))])
+    pod = built(a_pod("p").gpu(1))
+    claim = ExtendedClaim("c", (ClaimedDevices("r", "gpu", 1),), (DeviceMapping("main", "nvidia.com/gpu", "r"),))
+    assert state.assume(state.compile(pod), 0, Allocation(extended=claim)).allocation.gpus == ()
+    state.forget(pod.key)
+    assert len(state.assume(state.compile(pod), 0).allocation.gpus) == 1
+
+
+def test_share_of_another_device_than_the_recorded_one_is_in_use() -> None:
+    """The claim still has its share of d0 in the cluster; the next decision chose a share of d1."""
+    d0, d1 = (DeviceId(DRIVER, "n", name) for name in ("d0", "d1"))
+    recorded = ResourceClaim("default", "c", allocated=(AllocatedDevice(d0, consumed={"memory": 1000}),))
+    devices = tuple(Device(each, node="n") for each in (d0, d1))
+    known = Devices(devices, claims={recorded.key: recorded})
+    grants = [DeviceGrant("c", "", "r", d1, consumed={"memory": 2000})]
+    usage = DeviceUsage(known, {recorded.key: grants})
+    assert usage.shares == {d0: {"memory": 1000}, d1: {"memory": 2000}}
+    usage.update(recorded.key, recorded, [DeviceGrant("c", "", "r", d0, consumed={"memory": 1000})])
+    assert usage.shares == {d0: {"memory": 1000}}

@@ -2,7 +2,7 @@
 
 The kubelet reads the name of the claim, and the requests of each container, in the status of the pod. They must be
 written before the pod is bound, and the API server does not permit their removal. The name of the claim is therefore
-always the same for one pod: a repeated creation finds the claim of the first one, and the status stays valid.
+always the same for one pod: a repeated creation finds the existing claim, and the status stays valid.
 A claim that an earlier decision left, with other requests or devices, is replaced. The pod owns the claim, so that the
 garbage collector deletes it with the pod.
 Source: KEP-5004; kube-scheduler's dynamicresources plugin (`bindClaim`); kubelet, `cm/dra/manager.go` (1.37).
@@ -43,7 +43,7 @@ def claim_for_extended(api: Api, request: BindingRequest, extended: ExtendedClai
     return created
 
 
-def write_claim_status(api: Api, request: BindingRequest, extended: ExtendedClaim) -> BindingOutcome | None:
+def write_pod_status(api: Api, request: BindingRequest, extended: ExtendedClaim) -> BindingOutcome | None:
     """Name the claim in the status of the pod; return why the pod is refused, or None. Raises: ApiFailure."""
     status = {
         "resourceClaimName": extended.name,
@@ -70,10 +70,14 @@ def write_claim_status(api: Api, request: BindingRequest, extended: ExtendedClai
     return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
 
 
-def delete_extended_claim(api: Api, request: BindingRequest, extended: ExtendedClaim) -> None:
-    """Delete the pod's claim if it exists. Raises: ApiFailure."""
+def delete_extended_claim(
+    api: Api, request: BindingRequest, extended: ExtendedClaim, *, only_current: bool = False
+) -> None:
+    """Delete the pod's claim if it exists; with `only_current`, only that of this decision. Raises: ApiFailure."""
     found = read_claim(api, extended.name, request.namespace)
-    if found is not None and _is_owned(found, request.uid):
+    if found is None or not _is_owned(found, request.uid):
+        return
+    if not only_current or _is_current(found, request, extended):
         delete_claim(api, found)
 
 

@@ -54,10 +54,13 @@ def _identity(device: FieldView) -> tuple[str, ...]:
 
 
 def _not_ready(state: FieldView | None) -> str:
-    """Return the text of the condition `Ready` of an allocated device if it is false, else ""."""
+    """Return the reason of the condition `Ready` of an allocated device if it is false, else "".
+
+    The message of the condition is not read: if it contained a time, the devices of the cluster would change with it.
+    """
     for condition in state.views("conditions") if state is not None else ():
         if condition.text("type") == "Ready" and condition.text("status") == "False":
-            return (condition.text("message") or condition.text("reason") or "Ready is False")[:_LONGEST]
+            return condition.text("reason")[:_LONGEST] or "NotReady"
     return ""
 
 

@@ -152,7 +152,7 @@ def _state(result: Plain, allocated: AllocatedDevice) -> Plain:
     if not allocated.not_ready:
         return {}
     identity = {key: result[key] for key in ("driver", "pool", "device", "shareID") if key in result}
-    return identity | {"conditions": [{"type": "Ready", "status": "False", "message": allocated.not_ready}]}
+    return identity | {"conditions": [{"type": "Ready", "status": "False", "reason": allocated.not_ready}]}
 
 
 def _node_selector(terms: tuple[NodeTerm, ...]) -> Plain:

@@ -22,7 +22,7 @@ from hetsched.contracts.objects.allocation import ClaimedDevices, DeviceMapping,
 from hetsched.contracts.objects.devices import DeviceRequest, Devices, DeviceWish, ExtendedRequest, ResourceClaim
 from hetsched.contracts.objects.workload import PodSpec, Shape
 
-from ..columns import Bools
+from ..columns import Bools, Ints
 from ..state_view import StateView
 
 _MOST_NAME = 63  # characters of a generated name, as of the API server's
@@ -59,11 +59,12 @@ def served_nodes(pod: PodSpec, known: Devices, state: StateView) -> Iterator[Ser
     """Yield the nodes of a cluster, grouped by the resources that devices serve on them."""
     classes = served_resources(pod.shape, known)
     names = sorted(classes)
-    masks = np.array([nodes_without_plugin(name, state) for name in names], np.bool_)
-    masks = masks.reshape(len(names), len(state.reports))
-    for served in np.unique(masks, axis=1).T:
-        some = {name: classes[name] for name, is_served in zip(names, served, strict=True) if is_served}
-        yield ServedNodes((masks == served[:, None]).all(axis=0), tuple(some), claim_of(pod, some))
+    codes: Ints = np.zeros(len(state.reports), np.int64)  # one bit for each resource
+    for place, name in enumerate(names):
+        codes |= nodes_without_plugin(name, state).astype(np.int64) << place
+    for code in np.unique(codes).tolist():
+        served = {name: classes[name] for place, name in enumerate(names) if code >> place & 1}
+        yield ServedNodes(codes == code, tuple(served), claim_of(pod, served))
 
 
 def claim_on(pod: PodSpec, known: Devices, state: StateView, row: int) -> ExtendedClaim | None:

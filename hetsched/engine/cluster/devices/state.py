@@ -5,7 +5,7 @@ allocation. A device is in use if it is allocated to a claim, by any scheduler, 
 one of these states:
     allocated   its pod must run on a node that can use its devices;
     promised    another placed pod has chosen the devices, but the cluster has not recorded them yet: other pods wait;
-    open        devices are searched on each node (`device_search`);
+    open        devices are searched on each node (`devices.search`);
     refused     in all other cases; `resolve_claim` returns the reason.
 If a selector cannot be evaluated for a device that passed the earlier selectors, the claim is refused.
 Invariants: promises depend only on the placed pods; a cluster without claims has no overhead.
@@ -74,7 +74,8 @@ class DeviceState:
                 self._by_terms.setdefault(device.node_terms, []).append(place)
             else:
                 self._on_any_node.append(place)
-        self._found: dict[DeviceWish, tuple[frozenset[int], frozenset[int], str]] = {}
+        # device class and selectors -> result of `matching`
+        self._found: dict[tuple[str, tuple[str, ...]], tuple[frozenset[int], frozenset[int], str]] = {}
         self._usage: DeviceUsage | None = None
         self._verdicts = DeviceVerdicts()
 
@@ -216,7 +217,8 @@ class DeviceState:
 
         The third value is the reason why the first such selector cannot be evaluated, empty if all can be evaluated.
         """
-        found = self._found.get(wish)
+        key = (wish.device_class, wish.selectors)
+        found = self._found.get(key)
         if found is None:
             remaining, unknown, reason = frozenset(range(len(self.known.devices))), frozenset[int](), ""
             for selector in (*self.known.classes.get(wish.device_class, ()), *wish.selectors):
@@ -227,7 +229,7 @@ class DeviceState:
                 unclear = remaining & frozenset(verdict.unknown)
                 unknown, reason = unknown | unclear, reason or (verdict.reason if unclear else "")
                 remaining &= frozenset(verdict.true)
-            found = self._found[wish] = remaining, unknown, reason
+            found = self._found[key] = remaining, unknown, reason
         return found
 
     def by_node(self, state: StateView, rows: Iterable[int] | None = None) -> dict[int, list[int]]:

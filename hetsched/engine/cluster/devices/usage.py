@@ -52,8 +52,9 @@ class DeviceUsage:
     def update(self, key: str, claim: ResourceClaim | None, promised: Sequence[DeviceGrant]) -> set[DeviceId]:
         """Replace the use by a claim and its grants; return the devices whose use may have changed."""
         allocated = claim.allocated if claim is not None else None
-        # The shares of a recorded allocation are those of the claim.
-        grants = (grant for grant in promised if grant.consumed is None or allocated is None)
+        # The shares of a recorded device are those of the claim.
+        recorded = {result.device for result in allocated or ()}
+        grants = (grant for grant in promised if grant.consumed is None or grant.device not in recorded)
         both: list[AllocatedDevice | DeviceGrant] = [*(allocated or ()), *grants]
         results = [result for result in both if not result.admin]
         before = self._results.pop(key, [])

@@ -66,9 +66,11 @@ def _is_pod(row: Pod) -> bool:
 
 def _excess_pods(node: Node, candidates: list[Pod]) -> list[Pod]:
     """Return the shortest prefix of these pods whose removal makes the rest fit the node, or all if none does."""
-    held: dict[int, dict[str, int]] = dict(
-        Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests")
-    )
+    rows = Reservation.objects.filter(node=node, active=True).values_list("pod_id", "requests", "allocation")
+    held: dict[int, dict[str, int]] = {
+        pod: {name: amount for name, amount in requests.items() if name not in allocation.device_resources}
+        for pod, requests, allocation in rows
+    }
     total: Counter[str] = Counter({"pods": len(held)})
     for requests in held.values():
         total.update(requests)
