@@ -125,17 +125,11 @@ def open_server_database(data: Path | None, *, existing: bool = True) -> None:
 
     Raises: InputError `DatabaseNotReady` if `existing` and the data folder contains no database.
     """
-    from .standalone import default_data_dir
-
     if data is not None:
+        if existing:
+            _require_file(data.expanduser() / "hetsched.sqlite3")
         os.environ["HETSCHED_DATA"] = str(data.expanduser().absolute())
         os.environ.pop("DATABASE_URL", None)
-    folder = default_data_dir()
-    if existing and not os.environ.get("DATABASE_URL") and not (folder / "hetsched.sqlite3").is_file():
-        # Opening a missing SQLite file would create an empty database.
-        message = f"{data or folder} contains no server database"
-        hint = "Start `hetsched standalone` there once, or name the data folder that the server printed with --data DIR"
-        raise InputError("DatabaseNotReady", message, place="--data", hint=hint)
     if not os.environ.get("DATABASE_URL"):
         load_secret_key(data)  # the server verifies the token with its secret key
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
@@ -143,3 +137,17 @@ def open_server_database(data: Path | None, *, existing: bool = True) -> None:
     import django
 
     django.setup()
+    from django.conf import settings
+    from django.db import connection
+
+    database = Path(connection.settings_dict["NAME"])
+    if existing and settings.EMBEDDED and database.is_absolute():  # a database in memory has no path
+        _require_file(database)
+
+
+def _require_file(database: Path) -> None:
+    """Raises: InputError `DatabaseNotReady` for a missing SQLite file, which opening it would create."""
+    if not database.is_file():
+        message = f"{database.parent} contains no server database"
+        hint = "Start `hetsched standalone` there once, or name the data folder that the server printed with --data DIR"
+        raise InputError("DatabaseNotReady", message, place="--data", hint=hint)
