@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hetsched.engine.cluster import device_search
+from hetsched.engine.cluster.devices import search as device_search
 from hetsched.engine.cluster.devices.search import DeviceSearch
 from tests import parts
 from tests.kube import control_plane

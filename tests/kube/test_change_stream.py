@@ -20,7 +20,7 @@ import pytest
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.objects import requests
 from hetsched.adapters.objects.fields import FieldView
-from hetsched.engine.cluster import device_search
+from hetsched.engine.cluster.devices import search as device_search
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import in_place
 from hetsched.scheduling import binding_cycle
