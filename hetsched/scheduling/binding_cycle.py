@@ -34,7 +34,7 @@ from django.db.models import F, Q
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult, bind, read_refused
-from hetsched.adapters.kubernetes.device_allocation import allocate, release
+from hetsched.adapters.kubernetes.devices.allocation import allocate, release
 from hetsched.adapters.kubernetes.devices.extended_claims import delete_extended_claim
 from hetsched.adapters.kubernetes.volume_binding import provide
 from hetsched.contracts.message import Message, shortened, verbatim

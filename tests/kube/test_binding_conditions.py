@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes import device_allocation
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.devices.allocation import timestamp
 from hetsched.adapters.kubernetes.pod_events import EVENTS
 from hetsched.adapters.kubernetes.resources import RESOURCE_CLAIMS
 from hetsched.adapters.objects.devices.binding_conditions import BINDING_TIMEOUT
@@ -140,7 +140,7 @@ def test_wait_ends_at_the_timeout(api: Api, cluster: Cluster, followed: Informer
     # The API server rejects changes of an allocation, so the allocation is removed and written with an earlier time.
     users = claim_of(api, "train")["status"]["reservedFor"]
     patch(api, "train", {"allocation": None, "reservedFor": None})
-    allocation["allocationTimestamp"] = device_allocation.timestamp(long_ago)
+    allocation["allocationTimestamp"] = timestamp(long_ago)
     patch(api, "train", {"allocation": allocation, "reservedFor": users})
     binding_cycle.run(cluster.pk)
     assert states() == {"train": "pending"}

@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingRequest, BindingResult
-from hetsched.adapters.kubernetes.device_allocation import allocate, release
+from hetsched.adapters.kubernetes.devices.allocation import allocate, release
 from hetsched.adapters.kubernetes.devices.resource_claims import delete_claim
 from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
 from hetsched.contracts.objects.devices import DeviceId

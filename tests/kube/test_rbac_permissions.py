@@ -16,7 +16,7 @@ from django.conf import LazySettings
 from hetsched.adapters.kubernetes.access_review import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingRequest
-from hetsched.adapters.kubernetes.device_allocation import allocate, release
+from hetsched.adapters.kubernetes.devices.allocation import allocate, release
 from hetsched.adapters.kubernetes.eviction import EvictionResult, EvictionTarget, evict, mark_victim
 from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted
 from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_POLICIES

@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingResult
-from hetsched.adapters.kubernetes.device_allocation import allocate
+from hetsched.adapters.kubernetes.devices.allocation import allocate
 from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache

@@ -9,7 +9,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.binding import BindingRequest
-from hetsched.adapters.kubernetes.device_allocation import release
+from hetsched.adapters.kubernetes.devices.allocation import release
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DeviceId
 

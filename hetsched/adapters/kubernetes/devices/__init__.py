@@ -1,1 +1,1 @@
-"""ResourceClaims on the API server."""
+"""Devices on the API server: their ResourceClaims and their health."""

@@ -8,7 +8,7 @@ kube-scheduler, each claim of the pod is handled according to its state:
     allocated, shared            the pod is added to `reservedFor`
     any other state              the pod is refused
 If devices serve extended resources of the pod, the claim for them is created first, and its name is written into the
-status of the pod after all allocations (`devices.extended_claims`).
+status of the pod after all allocations (`extended_claims`).
 The pod then waits for the binding conditions of its devices (`adapters.objects.devices.binding_conditions`). One event
 of the pod reports the start of the wait.
 If the binding of the pod is refused, the pod's reservation of the claim is removed. An allocation that was made for
@@ -34,12 +34,12 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 
-from .api import Api, ApiFailure
-from .binding import BindingOutcome, BindingRequest, BindingResult
-from .devices.extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_pod_status
-from .devices.resource_claims import FINALIZER, Plain, patch_claim, protect_claim, read_claim
-from .pod_events import create_event
-from .resources import DEVICE_CLASSES
+from ..api import Api, ApiFailure
+from ..binding import BindingOutcome, BindingRequest, BindingResult
+from ..pod_events import create_event
+from ..resources import DEVICE_CLASSES
+from .extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_pod_status
+from .resource_claims import FINALIZER, Plain, patch_claim, protect_claim, read_claim
 
 _REFUSED = frozenset({400, 403, 404, 422})
 _CHANGED = 409  # the claim has changed since it was read
