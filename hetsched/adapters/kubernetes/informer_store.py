@@ -29,12 +29,10 @@ from hetsched.contracts.message import shortened
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.devices import Devices
 from hetsched.contracts.objects.node_report import NodeReport
-from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod, ObservedPolicy, Quarantined
-from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.objects.observed import Changes, ObservedPod, ObservedPolicy, Quarantined
 
 from .api import Resource
-from .devices.health import unhealthy_devices
-from .pod_failures import has_stopped, refusal, waiting
+from .observed_pods import observed_pod, runs
 from .reflector import Deleted, Upserted
 from .resources import (
     CLAIMS,
@@ -54,7 +52,6 @@ from .resources import (
 from .typed_objects import content_digest, decode_pod, node_fields, pod_fields
 
 K = TypeVar("K")
-_ENDS = {"Succeeded": "succeeded", "Failed": "failed"}
 _PROBLEM = "ObjectUnreadable"
 # Parts of the definitions, which are reread separately: claims change with every pod, classes rarely.
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
@@ -222,7 +219,7 @@ class InformerStore:
         if event.body:
             with suppress(InputError, ValueError, RecursionError):
                 root = FieldView(decode_pod(event.body))
-                if not _runs(root):
+                if not runs(root):
                     self._stopped.add(root.view("metadata").text("uid"))
 
     # -- names ---------------------------------------------------------------------------------------------------------
@@ -352,51 +349,3 @@ def _policy(key: str, body: bytes) -> ObservedPolicy:
             code, place, message = error.code, error.place.partition(" ")[2], error.message
         return msgspec.structs.replace(policy, problem=Problem(code, place, shortened(message, 500)))
     return msgspec.structs.replace(policy, spec=spec)
-
-
-def observed_pod(root: FieldView, spec: PodSpec | None) -> ObservedPod:
-    """Return the observed state of a pod; `spec` is None if the pod needs no resources."""
-    meta, status, wanted = root.view("metadata"), root.view("status"), root.view("spec")
-    bound, phase = bool(wanted.text("nodeName")), status.text("phase")
-    stopped = has_stopped(status)
-    return ObservedPod(
-        namespace=meta.text("namespace"),
-        name=meta.text("name"),
-        uid=meta.text("uid"),
-        version=meta.text("resourceVersion"),
-        scheduler_name=wanted.text("schedulerName"),
-        node_name=wanted.text("nodeName"),
-        phase=phase,
-        ended=_ENDS.get(phase, ""),
-        deleting="deletionTimestamp" in meta,
-        reason=status.text("reason"),
-        message=status.text("message"),
-        end=_end(status) if stopped else None,
-        wait=waiting(status) if bound and stopped else None,
-        refusal=refusal(status) if bound and (stopped or phase == "Failed") else None,
-        devices=unhealthy_devices(status) if bound else (),
-        spec=spec,
-    )
-
-
-def _runs(root: FieldView) -> bool:
-    """Return whether the kubelet started the pod and a container (or sidecar) has not terminated."""
-    status = root.view("status")
-    phase = status.text("phase")
-    if phase in _ENDS or not (phase == "Running" or "startTime" in status):
-        return False
-    states = [container.view("state") for container in status.views("containerStatuses")]
-    before = [container.view("state") for container in status.views("initContainerStatuses")]
-    ended = bool(states) and all("terminated" in state for state in states)
-    return not ended or any("running" in state for state in before)
-
-
-def _end(status: FieldView) -> ContainerEnd | None:
-    """Return the first container that terminated with a non-zero exit code."""
-    for group in ("initContainerStatuses", "containerStatuses"):
-        for container in status.views(group):
-            ended = container.view("state").view("terminated")
-            code = ended.value.get("exitCode")
-            if isinstance(code, int) and code != 0:
-                return ContainerEnd(container.text("name"), code, ended.text("reason"), ended.text("message")[:1000])
-    return None

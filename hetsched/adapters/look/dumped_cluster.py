@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hetsched.adapters.files import Source, convert, load_sources
-from hetsched.adapters.kubernetes.informer_store import observed_pod
+from hetsched.adapters.kubernetes.observed_pods import observed_pod
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.contracts.api.cluster_report import ClusterObservation
 
