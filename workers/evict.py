@@ -11,8 +11,6 @@ request is sent while the cluster is out of sync.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -32,6 +30,7 @@ from hetsched.adapters.kubernetes.eviction import (
     evict,
     mark_victim,
 )
+from hetsched.adapters.kubernetes.pod_events import process_name
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind
@@ -79,7 +78,7 @@ def run(cluster_id: int) -> int:
     if not groups:
         return 0
     api, leaving, marks = api_of(cluster), 0, list[Future[None]]()
-    mark = partial(mark_victim, api, now=rfc3339(timezone.now()), instance=f"{socket.gethostname()}/{os.getpid()}")
+    mark = partial(mark_victim, api, now=rfc3339(timezone.now()), instance=process_name())
     with ThreadPoolExecutor(AT_ONCE, "evict") as threads, ThreadPoolExecutor(MARKS_AT_ONCE, "mark") as marking:
         while groups:
             outcome = _evict_groups(threads, api, cluster, _allowed_groups(threads, api, cluster, groups))

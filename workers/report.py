@@ -13,8 +13,6 @@ parallel even then. Pods whose report failed are reported after all others, the 
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -24,7 +22,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.pod_events import PodResult, publish_result
+from hetsched.adapters.kubernetes.pod_events import PodResult, process_name, publish_result
 from hetsched.adapters.kubernetes.policy_status import PolicyStatus, write_status
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.message import Message
@@ -66,7 +64,7 @@ def run(cluster_id: int) -> int:
     cluster = Cluster.objects.filter(pk=cluster_id, kind=ClusterKind.KUBERNETES, connection__shadow_of="").first()
     if cluster is None or not _is_due(cluster_id):
         return 0
-    instance = f"{socket.gethostname()}/{os.getpid()}"
+    instance = process_name()
     lease = reporting.take(cluster_id, instance)
     if lease is None:
         return 0  # the run that holds the lease enqueues the next run

@@ -16,7 +16,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hetsched.contracts.api.cluster_report import LEVELS, ClusterFinding, ClusterObservation, ClusterReport
+from hetsched.contracts.api.cluster_report import (
+    IMAGE_PLATFORMS,
+    LEVELS,
+    ClusterFinding,
+    ClusterObservation,
+    ClusterReport,
+)
 from hetsched.contracts.api.findings import Level
 from hetsched.contracts.errors import InputError
 
@@ -35,7 +41,6 @@ _FAILURE_HINTS = {
     401: "The API server rejects the credentials: renew the token or certificate of the context's user",
     403: "The report needs permission to list nodes and pods; kubectl auth can-i list pods -A shows it",
 }
-_IMAGE_PLATFORMS = "image platforms"  # name of the unchecked part (engine/look/report.py)
 
 
 def look(
@@ -216,7 +221,7 @@ def _show(out: Console, report: ClusterReport, *, registries: bool) -> None:
         out.print(shown)
     for part in report.unchecked:
         out.print(f"[dim]not checked: {_printable(f'{part.part}: {part.reason}')}[/]", soft_wrap=True)
-        if part.part == _IMAGE_PLATFORMS and not registries:
+        if part.part == IMAGE_PLATFORMS and not registries:
             hint = "Allow the registries of the images: --registry HOST, or --registry '*'"
             out.print(f"[dim]  {hint}[/]", soft_wrap=True)
     out.print(f"[dim]policy {escape(report.policy.name)}; the cluster was only read[/]", soft_wrap=True)

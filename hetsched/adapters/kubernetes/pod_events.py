@@ -10,6 +10,8 @@ Source: Kubernetes core/v1 PodCondition, events.k8s.io/v1 Event.
 from __future__ import annotations
 
 import json
+import os
+import socket
 from typing import Any, Protocol
 
 import msgspec
@@ -104,11 +106,16 @@ def _event(api: Api, result: PodResult, now: str, instance: str) -> None:
     )
 
 
-def patch_status(api: Api, pod: NamedPod, status: dict[str, Any]) -> None:
-    """Merge these fields into the status of a pod, if it still has this uid."""
+def process_name() -> str:
+    """Return the name of this process, as the instance that reports an event."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def patch_status(api: Api, pod: NamedPod, status: dict[str, Any]) -> bytes:
+    """Merge these fields into the status of a pod, if it still has this uid; return the pod. Raises: ApiFailure."""
     body = {"metadata": {"uid": pod.uid}, "status": status}
     path = PODS.path(namespace=pod.namespace, name=pod.name, part="status")
-    api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
+    return api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
 
 
 def create_event(

@@ -133,6 +133,9 @@ def bench(
     show: Callable[[Scenario], None] = _show
     if database:
         _check_database(scenario, database)
+    if backlog and suite is None:
+        hint = "Add --suite scheduler-perf; scenario `cluster` always measures a backlog"
+        raise InputError("OptionInvalid", "only scheduler_perf has measured pods", place="--backlog", hint=hint)
     if scenario is Benchmark.CLUSTER and suite is not None:
         from .scheduler_perf import suite as scheduler_perf_suite
         from .scheduler_perf import table as scheduler_perf_table

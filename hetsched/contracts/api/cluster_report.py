@@ -22,6 +22,9 @@ MOST_NAMED = 10
 LEVELS = (Level.ERROR, Level.WARNING, Level.NOTE)
 
 
+IMAGE_PLATFORMS = "image platforms"  # part that is unchecked if the platforms of images are unknown
+
+
 class UncheckedPart(msgspec.Struct, frozen=True):
     """Part of the cluster that the report does not cover, with the reason."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hetsched.contracts.api.cluster_report import (
+    IMAGE_PLATFORMS,
     LEVELS,
     ClusterFinding,
     ClusterObservation,
@@ -82,4 +83,4 @@ def _unchecked(cluster: CheckedCluster) -> Iterator[UncheckedPart]:
         reason = Message(
             "the platforms of {n} images are unknown, and the nodes have several architectures", n=len(images)
         )
-        yield UncheckedPart("image platforms", reason)
+        yield UncheckedPart(IMAGE_PLATFORMS, reason)

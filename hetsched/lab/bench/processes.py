@@ -55,7 +55,12 @@ def pids_of(root: int, role: str) -> list[int]:
 
 @contextlib.contextmanager
 def suspended(root: int) -> Iterator[None]:
-    """Context manager that suspends a process tree with SIGSTOP, parents first, and resumes it at the end."""
+    """Context manager that suspends a process tree with SIGSTOP, parents first, and resumes it at the end.
+
+    Raises: ProcessLookupError if the process is not found, as on all systems without `/proc`.
+    """
+    if root not in _all():
+        raise ProcessLookupError(root)
     pids: list[int] = []
     try:
         while new := sorted(_descendants(root, _all()) - set(pids)):  # a process may have forked in between

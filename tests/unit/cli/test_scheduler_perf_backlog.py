@@ -15,6 +15,7 @@ from hetsched.cli.bench.scheduler_perf.configuration import PerfWorkload
 from hetsched.cli.bench.scheduler_perf.execution import _Run
 from hetsched.cli.bench.scheduler_perf.objects import ObjectFactory
 from hetsched.cli.bench.scheduler_perf.operations import CreatePods
+from tests.unit.cli.calling import run
 
 SLOW_SECONDS = 0.2
 
@@ -63,9 +64,16 @@ def test_measured_pods_are_created_while_the_scheduler_is_suspended(
 ) -> None:
     objects, operation = Objects(scheduler.pid), CreatePods(count=2, collect_metrics=True)
     workload = PerfWorkload("Basic/5Nodes", (operation,), {}, {})
-    run = _Run(cast(ObjectFactory, objects), cast(PodWatch, Bound()), workload, scheduler, Path("log"), backlog)
-    run._perform(operation, "pods")
+    measured = _Run(cast(ObjectFactory, objects), cast(PodWatch, Bound()), workload, scheduler, Path("log"), backlog)
+    measured._perform(operation, "pods")
     assert set(objects.states) == {state}
     # the creation of the pods, SLOW_SECONDS, is part of the time without a backlog only
-    assert (run._measurement.waited[0] < 1000 * SLOW_SECONDS) is backlog
-    assert (run._measurement.rate > 2 / SLOW_SECONDS) is backlog
+    assert (measured._measurement.waited[0] < 1000 * SLOW_SECONDS) is backlog
+    assert (measured._measurement.rate > 2 / SLOW_SECONDS) is backlog
+
+
+def test_backlog_needs_the_suite() -> None:
+    result = run("bench", "cluster", "--backlog")
+    assert result.exit_code == 2
+    assert "OptionInvalid" in result.stderr
+    assert "--suite scheduler-perf" in result.stderr

@@ -62,3 +62,10 @@ def _state(pid: int) -> str:
             break
         time.sleep(0.01)
     return state
+
+
+def test_missing_process_cannot_be_suspended() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with pytest.raises(ProcessLookupError), suspended(ended.pid):
+        pass

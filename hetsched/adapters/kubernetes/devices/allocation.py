@@ -7,8 +7,8 @@ kube-scheduler, each claim of the pod is handled according to its state:
     allocated and reserved       nothing is written; this also confirms a write whose response was lost
     allocated, shared            the pod is added to `reservedFor`
     any other state              the pod is refused
-If devices serve extended resources of the pod, the claim for them is created first, and its name is written into the
-status of the pod after all allocations (`extended_claims`).
+If devices serve extended resources of the pod, the claim for them is created, and its name is written into the status
+of the pod after all allocations (`extended_claims`).
 The pod then waits for the binding conditions of its devices (`adapters.objects.devices.binding_conditions`). One event
 of the pod reports the start of the wait.
 If the binding of the pod is refused, the pod's reservation of the claim is removed. An allocation that was made for
@@ -19,9 +19,6 @@ Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resourc
 from __future__ import annotations
 
 import json
-import os
-import socket
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -33,10 +30,11 @@ from hetsched.adapters.objects.export.selectors import node_term
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
+from hetsched.contracts.times import rfc3339
 
 from ..api import Api, ApiFailure
 from ..binding import BindingOutcome, BindingRequest, BindingResult
-from ..pod_events import create_event
+from ..pod_events import create_event, process_name
 from ..resources import DEVICE_CLASSES
 from .extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_pod_status
 from .resource_claims import FINALIZER, Plain, patch_claim, protect_claim, read_claim
@@ -54,29 +52,27 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
     """
     waiting: BindingOutcome | None = None
     starts_waiting = False
-    extended = request.extended
-    for name in (*request.device_claims, *([extended.name] if extended else [])):
-        grants = [grant for grant in request.devices if grant.claim == name]
-        is_extended = extended is not None and name == extended.name
-        try:
-            if extended is not None and is_extended:
-                claim = claim_for_extended(api, request, extended)
-            else:
-                claim = _existing_claim(api, request, name, grants)
-            bound = claim if isinstance(claim, BindingOutcome) else _claim(api, request, claim, grants)
-            if bound is None and waiting is None and extended is not None and is_extended:
-                bound = write_pod_status(api, request, extended)
-        except ApiFailure as failure:
-            if failure.status in _REFUSED:
-                return BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.text)
-            waiting = BindingOutcome(request.pod_id, BindingResult.WAITING, failure.text)
-            break
-        if bound is not None:
-            if bound.result is not BindingResult.WAITING:
-                return bound
-            waiting = waiting or bound
-            # The claim as it was read before this call allocated or reserved it.
-            starts_waiting |= isinstance(claim, dict) and not _is_user(claim, request)
+    reads = [partial(_existing_claim, api, request, name) for name in request.device_claims]
+    if request.extended is not None:
+        reads.append(partial(claim_for_extended, api, request, request.extended))
+    try:
+        for read in reads:
+            claim = read()
+            bound = claim if isinstance(claim, BindingOutcome) else _claim(api, request, claim)
+            if bound is not None:
+                if bound.result is not BindingResult.WAITING:
+                    return bound
+                waiting = waiting or bound
+                # The claim as it was read before this call allocated or reserved it.
+                starts_waiting |= isinstance(claim, dict) and not _is_user(claim, request)
+        if waiting is None and request.extended is not None:
+            refused = write_pod_status(api, request, request.extended)
+            if refused is not None:
+                return refused
+    except ApiFailure as failure:
+        if failure.status in _REFUSED:
+            return BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.text)
+        waiting = BindingOutcome(request.pod_id, BindingResult.WAITING, failure.text)
     if waiting is not None and not request.may_wait:
         return BindingOutcome(request.pod_id, BindingResult.REFUSED, waiting.message)
     if starts_waiting:
@@ -86,14 +82,13 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
 
 def _report_wait(api: Api, request: BindingRequest) -> None:
     """Create the event of a pod that starts to wait for binding conditions, in the form of kube-scheduler."""
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    instance = f"{socket.gethostname()}/{os.getpid()}"
+    now = datetime.now(UTC)
     note = f"waiting for binding conditions for device on node {request.node}"
-    suffix = f"{request.uid[:8]}.{time.time_ns() // 1000:x}.c"
+    suffix = f"{request.uid[:8]}.{int(now.timestamp() * 1e6):x}.c"
     with suppress(ApiFailure):  # events are informational
         create_event(
             api, request, suffix=suffix, action="Scheduling", reason="BindingConditionsPending", note=note,
-            now=now, instance=instance,
+            now=rfc3339(now), instance=process_name(),
         )  # fmt: skip
 
 
@@ -124,15 +119,13 @@ def _release_claim(api: Api, request: BindingRequest, name: str) -> None:
     remaining = [user for user in users if user.get("uid") != request.uid]
     if len(remaining) < len(users):
         status: Plain = {"reservedFor": remaining or None}
-        chosen = any(grant.claim == name for grant in request.devices)
-        if not remaining and (chosen or _has_failed(claim)):
+        if not remaining and (_grants(request, name) or _has_failed(claim)):
             status["allocation"] = None
         patch_claim(api, claim, {"status": status}, "status")
 
 
-def _existing_claim(
-    api: Api, request: BindingRequest, name: str, grants: Sequence[DeviceGrant]
-) -> Plain | BindingOutcome:
+def _existing_claim(api: Api, request: BindingRequest, name: str) -> Plain | BindingOutcome:
+    grants = _grants(request, name)
     uid = grants[0].uid if grants else ""
     claim = protect_claim(api, name, request.namespace, uid) if uid else None
     claim = claim or read_claim(api, name, request.namespace)
@@ -143,9 +136,10 @@ def _existing_claim(
     return claim
 
 
-def _claim(api: Api, request: BindingRequest, claim: Plain, grants: Sequence[DeviceGrant]) -> BindingOutcome | None:
-    name = claim["metadata"]["name"]
+def _claim(api: Api, request: BindingRequest, claim: Plain) -> BindingOutcome | None:
     meta, status = claim["metadata"], claim.get("status", {})
+    name = meta["name"]
+    grants = _grants(request, name)
     if "deletionTimestamp" in meta:
         return BindingOutcome(
             request.pod_id, BindingResult.REFUSED, Message("claim {claim} is being deleted", claim=name)
@@ -271,6 +265,11 @@ def _request_of(requests: Sequence[Plain], name: str) -> Plain:
 def _class(api: Api, name: str) -> Plain:
     found: Plain = json.loads(api.get(DEVICE_CLASSES.path(name=name)))
     return found
+
+
+def _grants(request: BindingRequest, name: str) -> list[DeviceGrant]:
+    """Return the devices that were chosen for a claim."""
+    return [grant for grant in request.devices if grant.claim == name]
 
 
 def _is_user(claim: Plain, request: BindingRequest) -> bool:

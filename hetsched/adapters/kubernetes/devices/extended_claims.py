@@ -18,8 +18,9 @@ from hetsched.contracts.objects.devices import DeviceId
 
 from ..api import Api, ApiFailure
 from ..binding import BindingOutcome, BindingRequest, BindingResult
-from ..resources import PODS, RESOURCE_CLAIMS
-from .resource_claims import MERGE_PATCH, Plain, delete_claim, read_claim
+from ..pod_events import patch_status
+from ..resources import RESOURCE_CLAIMS
+from .resource_claims import Plain, delete_claim, read_claim
 
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 _OTHER_POD = 409  # another pod has the name of this pod: the patch names a uid and no resourceVersion
@@ -52,10 +53,8 @@ def write_pod_status(api: Api, request: BindingRequest, extended: ExtendedClaim)
             for each in extended.mappings
         ],
     }
-    body = {"metadata": {"uid": request.uid}, "status": {"extendedResourceClaimStatus": status}}
-    path = PODS.path(namespace=request.namespace, name=request.name, part="status")
     try:
-        written = json.loads(api.send("PATCH", path, json.dumps(body).encode(), content=MERGE_PATCH))
+        written = json.loads(patch_status(api, request, {"extendedResourceClaimStatus": status}))
     except ApiFailure as failure:
         if failure.status == _OTHER_POD:
             return BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.text)

@@ -9,7 +9,7 @@ from ..api import Api, ApiFailure
 from ..resources import RESOURCE_CLAIMS
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
-MERGE_PATCH = "application/merge-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"  # adds to the list of finalizers
 _REFUSED = frozenset({400, 403, 404, 409, 422})
 Plain = dict[str, Any]
@@ -53,7 +53,7 @@ def patch_claim(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
     about = {**fields.get("metadata", {}), "resourceVersion": meta["resourceVersion"], "uid": meta["uid"]}
     path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"], part=part)
     written: Plain = json.loads(
-        api.send("PATCH", path, json.dumps({**fields, "metadata": about}).encode(), content=MERGE_PATCH)
+        api.send("PATCH", path, json.dumps({**fields, "metadata": about}).encode(), content=_MERGE_PATCH)
     )
     return written
 

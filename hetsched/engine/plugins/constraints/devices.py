@@ -251,8 +251,8 @@ def _without(need: _Need, usage: DeviceUsage, state: ClusterState) -> list[Refus
     # Claims without requests need no devices.
     few = need.nodes & isinstance(state.devices.allocate(need.claims, (), usage), str)
     tainted: Bools = np.zeros(len(state.reports), np.bool_)
-    long: Bools = np.zeros(len(state.reports), np.bool_)
+    stopped: Bools = np.zeros(len(state.reports), np.bool_)
     for row, found in state.devices.searches(need.claims, state, usage).items():
         if need.nodes[row]:
-            few[row], tainted[row], long[row] = found == "few", found == "taints", found == "search"
-    return list(zip(need.refusals, (few, tainted, long), strict=True))
+            few[row], tainted[row], stopped[row] = found == "few", found == "taints", found == "search"
+    return list(zip(need.refusals, (few, tainted, stopped), strict=True))

@@ -66,7 +66,7 @@ class IsaScarcity:
         demand = request.shape.isa
         if demand is None or not demand.is_stated:
             return SKIP
-        request.memo[_PREPARED] = state
+        request.memo[_PREPARED] = state  # the table is computed in Score, whose result is cached by demand
         return None
 
     def score(self, request: Request, nodes: Window) -> Floats:
