@@ -97,7 +97,9 @@ def test_button_over_the_list_stays_under_the_pointer(visitor: Visitor) -> None:
     page.wait_for_timeout(500)
     expect(page.locator("#held[data-moved]")).to_be_visible()
     held.click()
-    expect(held).to_have_count(0)
+    expect(page.locator("#held[data-moved]")).to_have_count(0)
+    # Another pod of the cluster may have been the counted update: the list shows the rest without the pointer.
+    page.locator("h1").hover()
     expect(page.locator("#rows")).to_contain_text("default/under-the-button")
 
 

@@ -58,15 +58,15 @@ def scheduler() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
-@pytest.mark.parametrize(("backlog", "state"), [(True, "T"), (False, "S")])
+@pytest.mark.parametrize("backlog", [True, False])
 def test_measured_pods_are_created_while_the_scheduler_is_suspended(
-    scheduler: subprocess.Popen[bytes], backlog: bool, state: str
+    scheduler: subprocess.Popen[bytes], backlog: bool
 ) -> None:
     objects, operation = Objects(scheduler.pid), CreatePods(count=2, collect_metrics=True)
     workload = PerfWorkload("Basic/5Nodes", (operation,), {}, {})
     measured = _Run(cast(ObjectFactory, objects), cast(PodWatch, Bound()), workload, scheduler, Path("log"), backlog)
     measured._perform(operation, "pods")
-    assert set(objects.states) == {state}
+    assert [state == "T" for state in objects.states] == [backlog, backlog]
     # the creation of the pods, SLOW_SECONDS, is part of the time without a backlog only
     assert (measured._measurement.waited[0] < 1000 * SLOW_SECONDS) is backlog
     assert (measured._measurement.rate > 2 / SLOW_SECONDS) is backlog
