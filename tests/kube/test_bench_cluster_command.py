@@ -32,10 +32,10 @@ def test_every_pod_is_bound_by_both_schedulers(plane: ControlPlane, api: Api, tm
     done = bench(plane, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    # two kinds of load with 40 pods each, for three schedulers
-    assert found["checks"] == {"compared": 240, "different": 0}
+    # two kinds of load with 40 pods each, for four schedulers
+    assert found["checks"] == {"compared": 320, "different": 0}
     ratios = {row["case"]: row["n"] for row in found["rows"] if row["unit"] == "ratio"}
-    names = ("hetsched / kube-scheduler", "hetsched / kube-scheduler, every node scored")
+    names = ("hetsched / kube-scheduler", "hetsched / kube-scheduler, every node scored", "hetsched / bindings only")
     assert ratios == {name + suffix: 1 for name in names for suffix in ("", ", created to bound", ", p99")}
     assert (api.list_all(NODES)[0], api.list_all(PODS)[0]) == ([], [])
 
@@ -49,7 +49,7 @@ def test_every_pod_is_bound_with_postgresql(plane: ControlPlane, api: Api, tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["machine"]["database"].startswith("PostgreSQL")
-    assert found["checks"] == {"compared": 240, "different": 0}
+    assert found["checks"] == {"compared": 320, "different": 0}
     cases = {row["case"] for row in found["rows"]}
     assert {f"hetsched: {part}, CPU of postgres" for part in ("backlog", "steady")} <= cases
     assert left == []

@@ -27,8 +27,8 @@ supervisor = Supervisor(env={"PATH": "/usr/bin:/bin"}, cwd=folder, log_dir=folde
 pool = "sleep 1000 & sleep 1000 & wait"
 try:
     supervisor.start(SupervisedProgram("pool", ("sh", "-c", "echo $$ > pid; " + pool), grace_seconds=2.0))
-    stubborn = ("sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
-    supervisor.start(SupervisedProgram("stubborn", stubborn, grace_seconds=0.5))
+    stubborn = ("sh", "-c", "echo $$ > stubborn-pid; trap '' TERM; while :; do sleep 0.1; done")
+    supervisor.start(SupervisedProgram("stubborn", stubborn, grace_seconds=0.5, background=True))
     tell("up")
     supervisor.watch()
 except StopRequested:
@@ -122,6 +122,15 @@ def test_ended_program_is_restarted_without_orphans(supervisor: Process, tmp_pat
     wait_until(lambda: int((tmp_path / "pid").read_text() or 0) not in {0, leader}, what="the restart")
     assert not running_pids(pool)
     assert "pool exited (signal SIGKILL); restarting in 0.5 s" in supervisor.said()
+
+
+def test_background_program_has_a_lower_processor_priority(supervisor: Process, tmp_path: Path) -> None:
+    # A niceness of 19 is the lowest priority.
+    niceness = {
+        name: os.getpriority(os.PRIO_PROCESS, int((tmp_path / name).read_text())) for name in ("pid", "stubborn-pid")
+    }
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert niceness == {"pid": own, "stubborn-pid": min(own + 10, 19)}
 
 
 def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 Both get the same nodes and the same pods: first a backlog that is pending when the scheduler starts, then, after the
 scheduler has settled, pods that arrive at a steady rate. With several turns (A B A B), a row contains the median and
 the spread of the turns, and each pair of turns yields one ratio. A pod is bound when a watch shows its node; its time
-is measured from before its creation request. Schedulers run as separate processes, as an operator would start them. CPU
-time is reported per program, including the API server and PostgreSQL if they run on this machine. Only an API server
-without nodes is accepted, and all created objects are deleted.
+is measured from before its creation request. Schedulers run as separate processes, as an operator would start them. A
+scheduler that only binds shows the limit of API server, etcd and client on this machine. CPU time is reported per
+program, including the API server and PostgreSQL if they run on this machine. Only an API server without nodes is
+accepted, and all created objects are deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hetsched.lab.bench.processes import cpu_of, used_seconds
 
 from .cluster_objects import AT_ONCE, LABEL, PodWatch, delete_labelled, require_empty
 from .databases import facts_of
-from .rivals import Rival, hetsched, kube_scheduler, run_scheduler, wait_until_idle
+from .rivals import Rival, binding_only, hetsched, kube_scheduler, run_scheduler, wait_until_idle
 
 RATE_PER_SECOND = 100
 _ZONES = 3
@@ -47,7 +48,9 @@ def run(
     turns: int = 1,
     progress: Progress | None = None,
 ) -> Scenario:
-    """Measure hetsched and kube-scheduler alternately, and kube-scheduler (`program`) also with every node scored.
+    """Measure hetsched and kube-scheduler (`program`) alternately, kube-scheduler also with every node scored.
+
+    The last rival only binds.
 
     `database` is the URL of a PostgreSQL server for hetsched, empty for SQLite.
     Raises: InputError `ClusterInUse`; ApiFailure.
@@ -59,6 +62,7 @@ def run(
         hetsched(database),
         kube_scheduler(program),
         kube_scheduler(program, case="kube-scheduler, every node scored", percentage=100),
+        binding_only(),
     ]
     found: dict[str, list[list[BenchmarkRow]]] = {rival.case: [] for rival in rivals}
     missing = 0

@@ -81,6 +81,15 @@ def kube_scheduler(
     return Rival(case, "default-scheduler", command)
 
 
+def binding_only() -> Rival:
+    """Return the scheduler that only binds, whose figures are the limit of the API server."""
+
+    def command(kubeconfig: Path, folder: Path) -> Sequence[str]:
+        return [sys.executable, "-m", "hetsched.cli.bench.binding_only", str(kubeconfig)]
+
+    return Rival("bindings only", "binding-only", command)
+
+
 @contextlib.contextmanager
 def run_scheduler(rival: Rival, kubeconfig: Path, folder: Path) -> Iterator[RunningScheduler]:
     """Context manager that runs a scheduler, with its output in `folder`/log, and interrupts it at the end."""

@@ -2,7 +2,8 @@
 
 The processes are informer, worker and beat, the console unless disabled, and the extender if enabled. They use the
 database and message store in DATABASE_URL and REDIS_URL, or by default a SQLite file and a private store in the data
-folder. If the options name a cluster, it is connected first. Clusters that are already connected are also scheduled.
+folder. The informer process decides and binds pods; workers write events and projections in the background. If the
+options name a cluster, it is connected first. Clusters that are already connected are also scheduled.
 Any number of these commands may use one database: for each cluster, database leases select the command that runs the
 informer and the one that schedules, and the others are on standby.
 """
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from hetsched.contracts.errors import InputError
@@ -110,7 +112,7 @@ def scheduler(
         try:
             web = None if no_web else (host, port)
             tasks = standalone.worker_programs(f"scheduler-{os.getpid()}", workers, socket_file)
-            programs = [*servers, *tasks]
+            programs = [*servers, *(msgspec.structs.replace(program, background=True) for program in tasks)]
             start_all(supervisor, socket_file, cluster, web, programs, extender=extender, admin=not no_admin)
             supervisor.watch()
         except StopRequested:

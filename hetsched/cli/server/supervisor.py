@@ -5,8 +5,9 @@ pool survives its parent. Each program is the leader of a session and process gr
 if this process dies. A program that exited is restarted after a delay that doubles from half a second to half a minute;
 the rest of its process group is killed first. A program with a probe that does not respond for `SILENT_SECONDS` is
 killed and restarted; it has `START_SECONDS` until its first response. A program with a demand runs only while there is
-demand: it is asked to end after `IDLE_SECONDS` without demand, and may finish its work first. Programs are stopped in
-reverse order: SIGTERM to the leader, then after the grace period SIGKILL to the group.
+demand: it is asked to end after `IDLE_SECONDS` without demand, and may finish its work first. A background program has
+a lower processor priority, so that the other programs run first on a busy machine. Programs are stopped in reverse
+order: SIGTERM to the leader, then after the grace period SIGKILL to the group.
 Invariant: the process is single-threaded, so that running code between fork and exec is safe.
 """
 
@@ -37,6 +38,7 @@ STEADY_SECONDS = 60.0
 SILENT_SECONDS, START_SECONDS = 30.0, 120.0
 DEMAND_SECONDS, IDLE_SECONDS = 0.5, 60.0
 LOG_BYTES = 16 << 20
+BACKGROUND_NICENESS = 10  # a tenth of the processor time of another busy program (Linux: weight 110 of 1024)
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -54,6 +56,7 @@ class SupervisedProgram(msgspec.Struct, frozen=True):
     fds: tuple[int, ...] = ()
     probe: Probe | None = None
     demand: Callable[[], bool] | None = None
+    background: bool = False
 
 
 class StopRequested(Exception):
@@ -193,7 +196,7 @@ class Supervisor:
             stderr=stderr,
             start_new_session=True,
             pass_fds=program.fds,
-            preexec_fn=_set_parent_death_signal,  # noqa: PLW1509  (no threads here)
+            preexec_fn=_prepare_background if program.background else _prepare,  # noqa: PLW1509  (no threads here)
         )
 
     def _run(self, child: _Child, now: float) -> None:
@@ -263,9 +266,15 @@ class Supervisor:
                 os.truncate(log, 0)  # programs append to their log, so they continue at its new end
 
 
-def _set_parent_death_signal() -> None:
+def _prepare() -> None:
+    """Request a signal at the death of the parent process. This runs between fork and exec."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _prepare_background() -> None:
+    _prepare()
+    os.nice(BACKGROUND_NICENESS)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

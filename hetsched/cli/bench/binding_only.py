@@ -1,0 +1,72 @@
+"""Smallest possible scheduler: binds each pod to the next node, and does nothing else.
+
+`hetsched bench cluster` measures it beside the schedulers. It decides nothing, stores nothing and writes no events, so
+its figures are the limit of the API server, etcd and the watch of the client on the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from pathlib import Path
+
+import msgspec
+
+from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.reflector import Reflector, Upserted
+from hetsched.adapters.kubernetes.resources import NODES, PODS
+
+from .cluster_objects import AT_ONCE
+
+NAME = "binding-only"
+
+
+class _Meta(msgspec.Struct):
+    name: str
+    namespace: str = ""
+
+
+class _Spec(msgspec.Struct):
+    scheduler: str = msgspec.field(default="", name="schedulerName")
+    node: str = msgspec.field(default="", name="nodeName")
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta
+
+
+_pod = msgspec.json.Decoder(_Pod)
+_node = msgspec.json.Decoder(_Node)
+
+
+def bind_all(kubeconfig: Path) -> None:
+    """Bind the pods of this scheduler until the process is interrupted. Raises: ApiFailure."""
+    api = Api(from_kubeconfig(json.loads(kubeconfig.read_text())), agent=NAME)
+    nodes = cycle([_node.decode(body).metadata.name for body in api.list_all(NODES)[0]])
+    begun: set[str] = set()
+
+    def bind(pod: _Meta, node: str) -> None:
+        body = {"metadata": {"name": pod.name}, "target": {"kind": "Node", "name": node}}
+        path = PODS.path(namespace=pod.namespace, name=pod.name) + "/binding"
+        api.send("POST", path, msgspec.json.encode(body))
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for event in Reflector(api, PODS, sleep=lambda _: None).events():
+            if not isinstance(event, Upserted) or event.key in begun:
+                continue
+            pod = _pod.decode(event.body)
+            if pod.spec.scheduler == NAME and not pod.spec.node:
+                begun.add(event.key)
+                threads.submit(bind, pod.metadata, next(nodes))
+
+
+if __name__ == "__main__":
+    bind_all(Path(sys.argv[1]))
