@@ -31,7 +31,10 @@ def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
     theirs, ours = kubelet.admit(case), admissions.admit(case)
     if theirs.allocatable != ours.allocatable and node["kubelet"]["cpuPolicy"] == "static":
         text = f"allocatable CPUs {sorted(theirs.allocatable)} and {sorted(ours.allocatable)}"
-        yield Difference(case.pods[0], text, kind="allocatable")
+        # The agent computes the reserved CPUs with the same selection if only their number is configured.
+        same_number = len(theirs.allocatable) == len(ours.allocatable)
+        intended = SOCKET_FIRST if same_number and _prefers_one_socket(node["kubelet"]) else ""
+        yield Difference(case.pods[0], text, intended, kind="allocatable")
         return
     running: dict[str, frozenset[int]] = {}
     blocks: dict[str, set[tuple[int, ...]]] = {}
@@ -64,8 +67,12 @@ def _intended(options: Object, ours: Admission, kind: str, *, freed: bool) -> st
         return RESERVED_PART
     if freed and kind in ("reason", "memory"):
         return PART_OF_GROUP
-    socket_first = all(options["cpuOptions"].get(option) == "true" for option in _SOCKET_FIRST_OPTIONS)
-    return SOCKET_FIRST if kind == "CPUs" and socket_first else ""
+    # The CPUs of an init container, which are not compared, determine the affinity of the other containers.
+    return SOCKET_FIRST if kind in ("CPUs", "affinity") and _prefers_one_socket(options) else ""
+
+
+def _prefers_one_socket(options: Object) -> bool:
+    return all(options["cpuOptions"].get(option) == "true" for option in _SOCKET_FIRST_OPTIONS)
 
 
 def _difference(node: Object, theirs: Admission, ours: Admission) -> tuple[str, str]:
