@@ -7,12 +7,14 @@ CPUs than are still needed:
     whole free cores, then single threads.
 The parts of a level are sorted by number of available CPUs, then by id, within the order of the levels above.
 When distributed (`distribute-cpus-across-numa`), the request is divided into equal parts, in multiples of a group (1
-CPU, or the threads of a core under `full-pcpus-only`), over the smallest possible number of NUMA nodes. Among such sets
-of nodes, the one that leaves the free CPUs most evenly distributed is used, measured by their standard deviation over
-the nodes. If four or more NUMA nodes share a request, the kubelet may overwrite its best combination with a later one,
-because its slices share memory (`_Slice`); its allocation fails if the later one has too few CPUs.
+CPU, or the threads of a core under `full-pcpus-only`), over the smallest possible number of NUMA nodes. Among such
+sets of nodes, the one that leaves the free CPUs most evenly distributed is used, measured by their standard deviation
+over the nodes. Since 1.37 the kubelet prefers, with `align-by-socket`, a set of nodes in one socket to any other set;
+equal parts are then limited to the available CPUs of each node. If four or more NUMA nodes share a request, the
+kubelet may overwrite its best combination with a later one, because its slices share memory (`_Slice`); its allocation
+fails if the later one has too few CPUs.
 Not modelled: on machines of unequal cores or sockets, the kubelet may take CPUs that are not free.
-Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (1.36).
+Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (1.36, 1.37).
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ from .objects.kubelet_options import KubeletOptions
 
 
 class Strategy(NamedTuple):
-    """Selection strategy; `group` is the number of CPUs that distribution keeps together; 0 means packed."""
+    """Selection strategy; `group` is the number of CPUs that distribution keeps together; 0 means packed.
+
+    If `one_socket` is true, distribution prefers NUMA nodes in one socket.
+    """
 
     group: int = 0
     spread: bool = False
     by_cache: bool = False
+    one_socket: bool = False
 
 
 def strategy_of(options: KubeletOptions, topology: Topology) -> Strategy:
@@ -38,8 +44,9 @@ def strategy_of(options: KubeletOptions, topology: Topology) -> Strategy:
     group = topology.cpus_per_core if options.full_pcpus_only else 1
     distributed = options.distribute_cpus_across_numa
     return Strategy(
-        group if distributed else 0, options.distribute_cpus_across_cores, options.prefer_align_cpus_by_uncorecache
-    )
+        group if distributed else 0, options.distribute_cpus_across_cores, options.prefer_align_cpus_by_uncorecache,
+        options.prefer_one_socket,
+    )  # fmt: skip
 
 
 def take(topology: Topology, available: int, count: int, strategy: Strategy, free: int | None = None) -> int | None:
@@ -177,11 +184,11 @@ def _distributed(topology: Topology, available: int, count: int, strategy: Strat
     groups_per_zone = -(-groups // len(topology.zones))
     fewest = -(-(count // group) // groups_per_zone)
     for size in range(fewest, min(count // group, len(zones)) + 1):
-        best = _best_combination(zones, free, size, count, group)
+        best = _best_combination(topology, zones, free, size, count, strategy)
         if best is None:
             continue
         chosen, remainder_zones = best
-        part = count // size // group * group
+        part = _equal_part(chosen, free, count, strategy)
         taken = 0
         for zone in chosen:
             free_here = topology.zones[zone] & available & ~taken
@@ -233,29 +240,43 @@ def _combinations(zones: Sequence[int], size: int, start: int = 0, chosen: _Slic
         yield from _combinations(zones, size - 1, position + 1, chosen.appended(zones[position]))
 
 
+def _equal_part(chosen: Sequence[int], free: dict[int, int], count: int, strategy: Strategy) -> int:
+    """Return the number of CPUs that each of the chosen NUMA nodes gives before the remainder is distributed."""
+    group = strategy.group
+    part = count // len(chosen) // group * group
+    return min(part, *(free[zone] // group * group for zone in chosen)) if strategy.one_socket else part
+
+
 def _best_combination(
-    zones: Sequence[int], free: dict[int, int], size: int, count: int, group: int
+    topology: Topology, zones: Sequence[int], free: dict[int, int], size: int, count: int, strategy: Strategy
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the NUMA nodes that share the CPUs most evenly, and those of them that take the remainder.
 
-    In a tie, the first combination is returned; None if no combination has enough CPUs.
+    If the strategy prefers one socket, nodes in one socket come before all others. In a tie, the first combination is
+    returned; None if no combination has enough CPUs.
     """
     best: tuple[_Slice, _Slice] | None = None
-    balance = inf
-    part = count // size // group * group
+    balance, is_best_in_one = inf, False
+    group = strategy.group
     for combination in _combinations(zones, size):
-        if balance == 0:
+        if balance == 0 and (is_best_in_one or not strategy.one_socket):
             break
         chosen = combination.values
+        part = _equal_part(chosen, free, count, strategy)
         if sum(free[zone] for zone in chosen) < count or min(free[zone] for zone in chosen) < part:
             continue
         if sum(free[zone] // group for zone in chosen) * group < count:
             continue
         after = {zone: free[zone] - part * (zone in chosen) for zone in zones}
         found, remainder = _best_remainder(chosen, after, count - part * size, group)
-        if found < balance:
-            balance, best = found, (combination, remainder)
+        is_in_one = strategy.one_socket and _is_in_one_socket(topology, chosen)
+        if is_in_one if is_in_one != is_best_in_one else found < balance:
+            balance, is_best_in_one, best = found, is_in_one, (combination, remainder)
     return None if best is None else (best[0].values, best[1].values)
+
+
+def _is_in_one_socket(topology: Topology, zones: Iterable[int]) -> bool:
+    return len(frozenset[int]().union(*(topology.sockets_of_zone[zone] for zone in zones))) <= 1
 
 
 def _best_remainder(chosen: Sequence[int], after: dict[int, int], left: int, group: int) -> tuple[float, _Slice]:

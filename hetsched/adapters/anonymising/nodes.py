@@ -13,7 +13,7 @@ from hetsched.adapters.objects.node_isa import absent_names, isa_report
 from hetsched.adapters.objects.node_topology import POWER_PROBLEM
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.kubelet_options import read_options
+from hetsched.contracts.objects.kubelet_options import minor_version, read_options
 from hetsched.contracts.objects.node_features import REQUIRED_BY
 from hetsched.contracts.objects.node_images import pack_keys, unpack_keys
 from hetsched.contracts.objects.node_report import (
@@ -98,6 +98,7 @@ class NodeAnonymizer:
             image_sizes=pack_keys(
                 (self._images[key], size) for key, size in unpack_keys(node.image_sizes) if key in self._images
             ),
+            kubelet_version=_release(node.kubelet_version),
         )
 
     def _problems(self, node: NodeReport) -> tuple[str, ...]:
@@ -185,6 +186,12 @@ def _annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     if seconds(annotations.get(keys.FACTS_STALE, "")) is not None:
         found[keys.FACTS_STALE] = annotations[keys.FACTS_STALE]
     return found
+
+
+def _release(kubelet_version: str) -> str:
+    """Return a version without its patch number and its suffix, which may name a vendor."""
+    major, minor = minor_version(kubelet_version)
+    return f"v{major}.{minor}" if major else ""
 
 
 def _power(power: PowerReport) -> PowerReport:

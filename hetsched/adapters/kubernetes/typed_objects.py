@@ -184,6 +184,7 @@ class _AddressFields(TypedDict, total=False):
 
 class _NodeInfoFields(TypedDict, total=False):
     bootID: Any
+    kubeletVersion: Any
 
 
 class _ImageFields(TypedDict, total=False):

@@ -23,6 +23,7 @@ from .selectors import taint
 
 STALE_PROBLEM = "FactsStale"
 _MOST_ADDRESSES = 16
+_LONGEST_VERSION = 64
 _DROPPED = ("kubectl.kubernetes.io/last-applied-configuration", keys.EXPORT_PROBLEMS, keys.EXPORT_IMAGES)
 
 
@@ -59,6 +60,7 @@ def node(root: FieldView) -> NodeReport:
         addresses=_addresses(status),
         declared_features=tuple(name for name in REQUIRED_BY if name in status.texts("declaredFeatures")),
         image_sizes=image_sizes(meta, status),
+        kubelet_version=status.view("nodeInfo").text("kubeletVersion")[:_LONGEST_VERSION],
     )
 
 

@@ -24,27 +24,27 @@ from .cluster_objects import AT_ONCE
 NAME = "binding-only"
 
 
-class _Meta(msgspec.Struct):
+class _PendingMeta(msgspec.Struct):
     name: str
     namespace: str = ""
 
 
-class _Spec(msgspec.Struct):
+class _PendingSpec(msgspec.Struct):
     scheduler: str = msgspec.field(default="", name="schedulerName")
     node: str = msgspec.field(default="", name="nodeName")
 
 
-class _Pod(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+class _PendingPod(msgspec.Struct):
+    metadata: _PendingMeta
+    spec: _PendingSpec = msgspec.field(default_factory=_PendingSpec)
 
 
-class _Node(msgspec.Struct):
-    metadata: _Meta
+class _TargetNode(msgspec.Struct):
+    metadata: _PendingMeta
 
 
-_pod = msgspec.json.Decoder(_Pod)
-_node = msgspec.json.Decoder(_Node)
+_pod = msgspec.json.Decoder(_PendingPod)
+_node = msgspec.json.Decoder(_TargetNode)
 
 
 def bind_all(kubeconfig: Path) -> None:
@@ -53,10 +53,10 @@ def bind_all(kubeconfig: Path) -> None:
     nodes = cycle([_node.decode(body).metadata.name for body in api.list_all(NODES)[0]])
     begun: set[str] = set()
 
-    def bind(pod: _Meta, node: str) -> None:
+    def bind(pod: _PendingMeta, node: str) -> None:
         body = {"metadata": {"name": pod.name}, "target": {"kind": "Node", "name": node}}
         path = PODS.path(namespace=pod.namespace, name=pod.name) + "/binding"
-        api.send("POST", path, msgspec.json.encode(body))
+        api.send("POST", path, json.dumps(body).encode())
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for event in Reflector(api, PODS, sleep=lambda _: None).events():

@@ -3,11 +3,13 @@
 An option with an unknown name, or with a value that the kubelet cannot read, is reported as unknown and ignored by the
 prediction. The same applies to an option that depends on facts which the machine does not report: the threads of each
 core, sockets, caches or distances. Booleans are parsed like Go's `strconv.ParseBool`.
-Source: kubernetes pkg/kubelet/cm/{cpumanager,topologymanager}/policy_options.go (1.36).
+Source: kubernetes pkg/kubelet/cm/{cpumanager,topologymanager}/policy_options.go (1.36), and for `prefer_one_socket`
+cpumanager/cpu_assignment.go (1.37).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -28,10 +30,16 @@ CPU_MANAGER_OPTIONS = (
 PREFER_CLOSEST, MAX_NUMA_NODES = "prefer-closest-numa-nodes", "max-allowable-numa-nodes"
 _OF_SETS = ("best-effort", "restricted")  # policies that admit pods whose hints contain several NUMA nodes
 _MAX_ITEMS = 32
+_ONE_SOCKET_SINCE = (1, 37)
+_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
 class KubeletOptions(NamedTuple):
-    """The enabled options; `unknown` lists options that are set but not modelled, as `name=value`."""
+    """The enabled options; `unknown` lists options that are set but not modelled, as `name=value`.
+
+    `prefer_one_socket` follows from the other options and the version of the kubelet: it then distributes CPUs over
+    NUMA nodes of one socket if it can.
+    """
 
     full_pcpus_only: bool = False
     distribute_cpus_across_numa: bool = False
@@ -42,10 +50,17 @@ class KubeletOptions(NamedTuple):
     prefer_closest_numa_nodes: bool = False
     max_allowable_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
     unknown: tuple[str, ...] = ()
+    prefer_one_socket: bool = False
 
 
-def read_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str]) -> KubeletOptions:
-    """Read the policy options of the CPU manager and the topology manager."""
+def read_options(
+    cpu_manager: Mapping[str, str], topology_manager: Mapping[str, str], kubelet_version: str = ""
+) -> KubeletOptions:
+    """Read the policy options of the CPU manager and the topology manager.
+
+    `kubelet_version` is the kubelet's version, as in `v1.37.2`, empty if unknown: then the options have the effect of
+    Kubernetes 1.36.
+    """
     found: dict[str, bool | int] = {}
     unknown: list[str] = []
     for name, value in sorted(cpu_manager.items()):
@@ -60,7 +75,15 @@ def read_options(cpu_manager: Mapping[str, str], topology_manager: Mapping[str, 
             found["max_allowable_numa_nodes"] = int(value)
         else:
             unknown.append(_shown(name, value))
-    return KubeletOptions(**found, unknown=tuple(unknown))  # type: ignore[arg-type]
+    options = KubeletOptions(**found, unknown=tuple(unknown))  # type: ignore[arg-type]
+    both = options.align_by_socket and options.distribute_cpus_across_numa
+    return options._replace(prefer_one_socket=both and minor_version(kubelet_version) >= _ONE_SOCKET_SINCE)
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version, or (0, 0) if it is unknown."""
+    found = _VERSION.match(version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def parse_options(text: str) -> dict[str, str]:

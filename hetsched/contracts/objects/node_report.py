@@ -175,7 +175,8 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
 
     `attach_limits` is the number of volumes that each storage driver can attach, if the driver reports it. `addresses`
     lists its known addresses. `declared_features` contains the features of its kubelet that pods can require.
-    `image_sizes` holds the sizes of its images in the form of `node_images`.
+    `image_sizes` holds the sizes of its images in the form of `node_images`. `kubelet_version` is the version of its
+    kubelet, as in `v1.37.2`, empty if unknown.
     """
 
     name: str
@@ -198,6 +199,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     addresses: tuple[str, ...] = ()
     declared_features: tuple[str, ...] = ()
     image_sizes: bytes = b""
+    kubelet_version: str = ""
 
 
 CONDITION_TAINTS = frozenset(

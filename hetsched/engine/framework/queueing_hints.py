@@ -43,6 +43,7 @@ _OF_FIELD = {
     "isa": Event.NODE_ISA,
     "usage": Event.NODE_USE,
     "declared_features": Event.NODE_FEATURES,
+    "kubelet_version": Event.NODE_CAPACITY,
 }
 _SAYS_NOTHING = frozenset({"problems", "source", "observed_at", "addresses", "image_sizes"})
 

@@ -71,7 +71,7 @@ def _kubelet(report: NodeReport, numa: NumaReport, pins: bool) -> KubeletPolicy:
     texts = tuple((zone.cpus or "", zone.siblings, zone.parent) for zone in named)
     rows = [tuple(zone.costs.get(other.name, -1) for other in zones) for zone in zones]
     return KubeletPolicy(
-        options=read_options(numa.cpu_manager_options, numa.topology_manager_options),
+        options=read_options(numa.cpu_manager_options, numa.topology_manager_options, report.kubelet_version),
         topology=_topology(texts, numa.sockets, numa.caches, numa.reserved_cpus or "") if named else None,
         distances=tuple(rows) if rows and min(map(min, rows)) >= 0 else (),
         numa_nodes=len(numa.zones),

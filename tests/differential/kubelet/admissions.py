@@ -45,6 +45,7 @@ from hetsched.engine.framework.registry import load_registry
 from hetsched.engine.numa.kubelet_admission import KubeletAdmission
 from hetsched.engine.numa.topology_manager import KubeletVerdict
 from hetsched.engine.numa.topology_setup import AWARENESS_LABELS
+from tests.kube.control_plane import VERSION
 
 from ..clusters import Case
 from ..objects import Object
@@ -197,7 +198,9 @@ def node_report(node: Object) -> NodeReport:
     allocatable |= dict.fromkeys(PAGES, "1Ti")
     manifest = {
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {AWARENESS_LABELS[0]: "false"}},
-        "status": {"allocatable": allocatable, "capacity": allocatable},
+        "status": {
+            "allocatable": allocatable, "capacity": allocatable, "nodeInfo": {"kubeletVersion": f"v{VERSION}"},
+        },
     }  # fmt: skip
     (base,) = parse_cluster([("node.json", json.dumps(manifest).encode())]).nodes
     return merge_reports(base, node_facts(_agent_report(node)))

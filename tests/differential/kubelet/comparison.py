@@ -67,11 +67,11 @@ def _intended(options: Object, ours: Admission, kind: str, *, freed: bool) -> st
         return RESERVED_PART
     if freed and kind in ("reason", "memory"):
         return PART_OF_GROUP
-    # The CPUs of an init container, which are not compared, determine the affinity of the other containers.
-    return SOCKET_FIRST if kind in ("CPUs", "affinity") and _prefers_one_socket(options) else ""
+    return ""
 
 
 def _prefers_one_socket(options: Object) -> bool:
+    """Return whether kubelets since 1.37 prefer NUMA nodes in one socket under these options."""
     return all(options["cpuOptions"].get(option) == "true" for option in _SOCKET_FIRST_OPTIONS)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hetsched.adapters.anonymising import anonymised
+from hetsched.adapters.files import parse_cluster
+from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.adapters.pod_groups import demand_key
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.node_features import (
@@ -53,6 +56,21 @@ def test_node_keeps_only_features_that_pods_can_require() -> None:
         workload=False,
     ).nodes
     assert node.declared_features == (RESTART_ALL_CONTAINERS,)
+
+
+def test_version_of_the_kubelet_is_exported_and_anonymised() -> None:
+    found = content(
+        """
+        apiVersion: v1
+        kind: Node
+        metadata: {name: n1}
+        status: {nodeInfo: {kubeletVersion: v1.37.2-vendor.1}}
+        """,
+        workload=False,
+    )
+    exported = parse_cluster([("export.json", write_cluster(found))])
+    assert [node.kubelet_version for node in (*found.nodes, *exported.nodes)] == ["v1.37.2-vendor.1"] * 2
+    assert anonymised(found).nodes[0].kubelet_version == "v1.37"
 
 
 def test_malformed_field_is_reported_with_its_path() -> None:

@@ -77,6 +77,18 @@ def test_cpus_are_distributed_over_the_fewest_zones_that_are_needed() -> None:
     assert taken(topology, 5, (7,), spread) == [0, 1, 2, 4, 5]
 
 
+def test_one_socket_comes_before_the_most_even_distribution() -> None:
+    # 2 sockets of 2 zones of 4: 0-3, 4-7 | 8-11, 12-15. CPUs 7 and 15 are busy: 4, 3 | 4, 3 are free. 6 CPUs are 3 + 3.
+    # Zones 0 and 2 leave 1, 3, 1, 3 (deviation 1). Zones 0 and 1 of one socket leave 1, 0, 4, 3 (deviation 1.6).
+    topology = machine(2, 2, 4)
+    assert taken(topology, 6, (7, 15), Strategy(group=1)) == [0, 1, 2, 8, 9, 10]
+    assert taken(topology, 6, (7, 15), Strategy(group=1, one_socket=True)) == [0, 1, 2, 4, 5, 6]
+    # CPUs 5 and 6 are also busy: 4, 1 | 4, 3 are free. Socket 0 has 5, so that zones 2 and 3 are the only ones.
+    assert taken(topology, 6, (5, 6, 7, 15), Strategy(group=1, one_socket=True)) == [8, 9, 10, 12, 13, 14]
+    # CPUs 12 and 13 are busy instead: 4, 3 | 4, 1 are free. 7 CPUs are 3 + 3, and 1 more of zone 0.
+    assert taken(topology, 7, (7, 12, 13, 15), Strategy(group=1, one_socket=True)) == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_later_combination_of_four_zones_overwrites_the_best() -> None:
     # 5 zones of 2 CPUs, 8 CPUs: every four zones leave 0, 0, 0, 0 and 2 free, so {0,1,2,3} is the best. {0,1,2,4} has
     # the same memory in the kubelet, and its last element replaces zone 3.

@@ -178,6 +178,16 @@ def test_options_are_parsed_like_go() -> None:
     assert parse_options("a=1, b=c") == {"a": "1", "b": "c"}
 
 
+@pytest.mark.parametrize(
+    ("version", "preferred"),
+    [("", False), ("v1.36.3", False), ("v1.37.0", True), ("v1.38.1-eks-1a2b3c", True), ("unreadable", False)],
+)
+def test_preference_of_one_socket_depends_on_the_kubelet_version(version: str, preferred: bool) -> None:
+    both = {"align-by-socket": "true", "distribute-cpus-across-numa": "true"}
+    assert read_options(both, {}, version).prefer_one_socket is preferred
+    assert not read_options({"align-by-socket": "true"}, {}, version).prefer_one_socket
+
+
 def test_options_that_are_not_modelled_are_listed() -> None:
     cpu = {"full-pcpus-only": "yes", "shiny-new-option": "true"}
     topology_manager = {"max-allowable-numa-nodes": "4", "prefer-closest-numa-nodes": "true"}

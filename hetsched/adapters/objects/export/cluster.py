@@ -166,6 +166,8 @@ def node_objects(node: NodeReport) -> Iterator[Plain]:
     status: Plain = {"allocatable": amounts(node.allocatable), "conditions": [{"type": "Ready", "status": ready}]}
     if node.declared_features:
         status["declaredFeatures"] = list(node.declared_features)
+    if node.kubelet_version:
+        status["nodeInfo"] = {"kubeletVersion": node.kubelet_version}
     yield _object("v1", "Node", meta, {"spec": spec, "status": status})
     own = {"name": node.name}
     if node.gpus is not None:
