@@ -33,7 +33,14 @@ import structlog
 from django.db.models import F, Q
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult, bind, read_refused
+from hetsched.adapters.kubernetes.binding import (
+    BindingOutcome,
+    BindingRequest,
+    BindingResult,
+    bind,
+    read_refused,
+    unassigned,
+)
 from hetsched.adapters.kubernetes.devices.allocation import allocate, release
 from hetsched.adapters.kubernetes.devices.extended_claims import delete_extended_claim
 from hetsched.adapters.kubernetes.volume_binding import provide
@@ -163,12 +170,10 @@ def write(
     write and after a rejection.
     """
     if not is_ours():
-        return BindingOutcome(
-            request.pod_id, BindingResult.UNKNOWN, Message("the pod is no longer assigned to this scheduler")
-        )
+        return unassigned(request)
     began = time.perf_counter()
     try:
-        before = provide(api, request) or allocate(api, request)
+        before = provide(api, request) or allocate(api, request, is_ours=is_ours)
         bound = before or bind(api, request, is_ours=is_ours)
         if bound.result is BindingResult.REFUSED and (request.tried or not is_ours()):
             others = (request.in_flight and before is None) or not is_ours()
@@ -196,7 +201,7 @@ def _release_devices(api: Api, request: BindingRequest, result: BindingResult) -
         if result is BindingResult.REFUSED:
             release(api, request)
         elif result in (BindingResult.GONE, BindingResult.LOST) and request.extended is not None:
-            delete_extended_claim(api, request, request.extended, only_current=True)
+            delete_extended_claim(api, request, request.extended)
 
 
 def binding_requests(pod_ids: Sequence[int], *, tried: bool = False) -> list[BindingRequest]:

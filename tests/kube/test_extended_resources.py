@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingRequest, BindingResult
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.devices.allocation import allocate, release
-from hetsched.adapters.kubernetes.devices.resource_claims import delete_claim
-from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
+from hetsched.adapters.kubernetes.devices.resource_claims import delete_claim, patch_claim
+from hetsched.adapters.kubernetes.pod_events import patch_status
+from hetsched.adapters.kubernetes.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from hetsched.contracts.objects.devices import DeviceId
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache
@@ -23,7 +24,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.devices import DRIVER, claim_of, clear, device, given, make_class, make_slice
-from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
 from workers import schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -64,6 +65,17 @@ def asking(api: Api, follower: Informer, name: str) -> None:
 def decide(follower: Informer, cluster: Cluster) -> None:
     follower._write_sync()
     schedule.run(cluster.pk)
+
+
+class Calls:
+    """Function that returns True for the first `count` calls."""
+
+    def __init__(self, count: int) -> None:
+        self._remaining = count
+
+    def __call__(self) -> bool:
+        self._remaining -= 1
+        return self._remaining >= 0
 
 
 def claims(api: Api) -> list[str]:
@@ -150,11 +162,73 @@ def test_claim_of_a_deleted_pod_is_deleted(api: Api, placed: BindingRequest) -> 
     assert claims(api) == []
 
 
-def test_release_deletes_the_claim(api: Api, placed: BindingRequest) -> None:
+def test_claim_for_another_node_is_replaced(api: Api, placed: BindingRequest) -> None:
+    """A device with `bindsToNode` can be chosen again for another node."""
     assert allocate(api, placed) is None
+    (name,) = claims(api)
+    first = claim_of(api, name)
+    elsewhere = msgspec.structs.replace(placed, node="b")
+    assert allocate(api, elsewhere) is None
+    second = claim_of(api, name)
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    (term,) = second["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"]
+    assert term["matchFields"][0]["values"] == ["b"]
+    assert allocate(api, elsewhere) is None
+    assert claim_of(api, name)["metadata"]["uid"] == second["metadata"]["uid"]
+
+
+def test_changed_claim_is_not_deleted(api: Api, placed: BindingRequest) -> None:
+    assert allocate(api, placed) is None
+    (name,) = claims(api)
+    read = claim_of(api, name)
+    patch_claim(api, read, {"metadata": {"finalizers": None}})
+    read["metadata"]["finalizers"] = []
+    with pytest.raises(ApiFailure) as refused:
+        delete_claim(api, read)
+    assert refused.value.status == 409
+    assert claims(api) == [name]
+    delete_claim(api, claim_of(api, name))
+    assert claims(api) == []
+
+
+def test_release_deletes_a_claim_that_the_pod_does_not_name(api: Api, placed: BindingRequest) -> None:
+    assert allocate(api, placed, is_ours=Calls(2)) is not None
+    assert len(claims(api)) == 1
     release(api, placed)
     assert claims(api) == []
     release(api, placed)  # the claim may have been deleted before
+
+
+def test_refused_pod_that_names_its_claim_needs_devices_again(
+    api: Api, cluster: Cluster, followed: Informer, placed: BindingRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of the pod cannot be cleared, and its kubelet would ask no device plugin."""
+    refused = BindingOutcome(placed.pod_id, BindingResult.REFUSED, "denied by an admission webhook")
+    with monkeypatch.context() as patched:
+        patched.setattr(binding_cycle, "bind", lambda *_, **__: refused)
+        outcome = binding_cycle.write(api, "live", placed)
+    assert outcome.result is BindingResult.REFUSED
+    binding_cycle.record_results(cluster, [outcome])
+    patch_status(api, placed, {"extendedResourceClaimStatus": None})
+    (name,) = claims(api)
+    assert pod_of(api, "one")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == name
+    assert "allocation" not in claim_of(api, name).get("status", {})
+    plugin = {"cpu": "8", "memory": "32Gi", "pods": "110", GPU: "1"}
+    make(api, NODES, "b", status={"allocatable": plugin, "conditions": [{"type": "Ready", "status": "True"}]})
+    api.send("DELETE", RESOURCE_SLICES.path())
+    eventually(followed, lambda: Node.objects.count() == 2)
+    eventually(followed, lambda: not Cluster.objects.get().definitions.devices.devices and known_claims() == 1)
+    Pod.objects.update(not_before=None)
+    decide(followed, cluster)
+    codes = {reason.code for reason in Decision.objects.latest("id").reasons}
+    assert codes == {"DevicesNotAvailable", "ExtendedClaimNamed"}
+    make_slice(api, "a", device("gpu-0"))
+    eventually(followed, lambda: len(Cluster.objects.get().definitions.devices.devices) == 1)
+    Pod.objects.update(not_before=None)
+    decide(followed, cluster)
+    assert binding_cycle.run(cluster.pk) == 1
+    assert (pod_of(api, "one")["spec"]["nodeName"], given(api, name)) == ("a", ["a/gpu-0"])
+    assert check_invariants() == []
 
 
 def test_claim_of_another_owner_is_not_used(api: Api, placed: BindingRequest) -> None:

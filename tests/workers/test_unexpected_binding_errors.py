@@ -13,7 +13,7 @@ from hetsched.scheduling import binding_cycle
 
 def test_unexpected_error_has_an_unknown_result_and_keeps_the_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
     # A claim that was created again with other requests than the decision used.
-    def allocate(_: Any, request: BindingRequest) -> BindingOutcome | None:
+    def allocate(_: Any, request: BindingRequest, **__: Any) -> BindingOutcome | None:
         if request.name == "odd":
             raise KeyError("exactly")
         return None

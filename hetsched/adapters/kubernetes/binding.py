@@ -129,6 +129,12 @@ def _always() -> bool:
     return True
 
 
+def unassigned(request: BindingRequest) -> BindingOutcome:
+    """Return the result of a binding that this scheduler may no longer write."""
+    message = Message("the pod is no longer assigned to this scheduler")
+    return BindingOutcome(request.pod_id, BindingResult.UNKNOWN, message)
+
+
 def bind(
     api: Api,
     request: BindingRequest,
@@ -143,8 +149,7 @@ def bind(
     waiting = BindingResult.UNKNOWN if request.in_flight else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
         if not is_ours():
-            message = Message("the pod is no longer assigned to this scheduler")
-            return BindingOutcome(request.pod_id, BindingResult.UNKNOWN, message)
+            return unassigned(request)
         try:
             return _bind(api, request, waiting)
         except ApiFailure as failure:

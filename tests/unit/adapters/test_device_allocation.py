@@ -43,9 +43,9 @@ class ClaimServer:
         return json.dumps(self.claim).encode()
 
 
-def allocated(server: ClaimServer) -> BindingOutcome | None:
+def allocated(server: ClaimServer, *, is_ours: bool = True) -> BindingOutcome | None:
     request = BindingRequest(1, "default", "p", "u", "n1", device_claims=("gpu",), devices=(GRANT,))
-    return allocate(cast(Api, server), request)
+    return allocate(cast(Api, server), request, is_ours=lambda: is_ours)
 
 
 def test_unallocated_claim_is_not_read() -> None:
@@ -54,6 +54,14 @@ def test_unallocated_claim_is_not_read() -> None:
     assert server.calls == ["PATCH gpu", "GET gpu", "PATCH status"]  # claim, class, claim
     assert server.claim["metadata"]["finalizers"] == ["example.com/other", FINALIZER]
     assert server.claim["status"]["reservedFor"] == [{"resource": "pods", "name": "p", "uid": "u"}]
+
+
+def test_claim_of_an_unassigned_pod_gets_no_devices() -> None:
+    server = ClaimServer()
+    outcome = allocated(server, is_ours=False)
+    assert outcome is not None
+    assert outcome.result is BindingResult.UNKNOWN
+    assert "status" not in server.claim
 
 
 def test_deleted_claim_gets_no_devices() -> None:

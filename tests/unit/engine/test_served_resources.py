@@ -212,6 +212,25 @@ def test_claim_left_by_an_earlier_binding_does_not_block_its_pod() -> None:
     assert scene.outcomes["two"].node is None
 
 
+def test_pod_with_a_named_claim_fits_no_node_with_a_plugin() -> None:
+    """An earlier binding named the claim in the status of the pod, was refused, and withdrew the allocation."""
+    both = pod("one", container(resources={GPU: "1", NIC: "1"}))
+    classes = serving("gpu", GPU), serving("nic", NIC)
+    name = extended_claim(read(both).pending[0], {GPU: "gpu"})
+    assert name is not None
+    left = claim(name.name, exactly("container-0-request-1"))
+    plugins = plugin_node("a", **{GPU: "1", NIC: "1"})
+    assert Scene(*classes, plugins, both).outcomes["one"].node == "a"
+    scene = Scene(*classes, plugins, left, both)
+    assert scene.outcomes["one"].node is None
+    ((code, message),) = scene.reasons("one")
+    assert (code, f"names claim {name.name} for" in message) == ("ExtendedClaimNamed", True)
+    # On node b, a plugin serves one of the resources, and devices serve the other one.
+    partly = plugin_node("b", **{NIC: "1"})
+    scene = Scene(*classes, plugins, partly, slice_of("b", device("d0")), left, both)
+    assert (scene.outcomes["one"].node, scene.devices("one")) == ("b", ["container-0-request-1=d0"])
+
+
 @pytest.mark.parametrize("policy", sorted(BUILTIN.keys() - {"cassini"}))  # cassini needs known NUMA zones
 def test_devices_serve_gpus_under_every_policy(policy: str) -> None:
     objects = serving("gpu", "nvidia.com/gpu"), slice_of("a", device("d0")), asking("one", 1, "nvidia.com/gpu")

@@ -19,45 +19,47 @@ Source: kube-scheduler's dynamicresources plugin (bindClaim, Unreserve); resourc
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
 
 from hetsched.adapters.objects.devices.binding_conditions import BindingState, check_conditions, timestamp
-from hetsched.adapters.objects.export.selectors import node_term
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
-from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.times import rfc3339
 
 from ..api import Api, ApiFailure
-from ..binding import BindingOutcome, BindingRequest, BindingResult
+from ..binding import BindingOutcome, BindingRequest, BindingResult, unassigned
 from ..pod_events import create_event, process_name
 from ..resources import DEVICE_CLASSES
-from .extended_claims import claim_for_extended, delete_extended_claim, devices_of, write_pod_status
-from .resource_claims import FINALIZER, Plain, patch_claim, protect_claim, read_claim
+from .extended_claims import claim_for_extended, devices_of, release_extended_claim, write_pod_status
+from .resource_claims import FINALIZER, Plain, node_selector, patch_claim, protect_claim, read_claim
 
 _REFUSED = frozenset({400, 403, 404, 422})
 _CHANGED = 409  # the claim has changed since it was read
 _RELEASE_TRIES = 5
 
 
-def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
+def allocate(api: Api, request: BindingRequest, *, is_ours: Callable[[], bool] = lambda: True) -> BindingOutcome | None:
     """Allocate and reserve the pod's claims, and check their binding conditions.
 
     Returns None if the pod can be bound, else the outcome of the first claim that fails. A claim that waits for its
-    binding conditions does not delay the allocation of the next claims, so that drivers work in parallel.
+    binding conditions does not delay the allocation of the next claims, so that drivers work in parallel. `is_ours`
+    returns True while this process may bind the pod. It is called between the read and the write of each claim: after
+    a delay, the claim may belong to a later decision.
     """
     waiting: BindingOutcome | None = None
     starts_waiting = False
     reads = [partial(_existing_claim, api, request, name) for name in request.device_claims]
     if request.extended is not None:
-        reads.append(partial(claim_for_extended, api, request, request.extended))
+        reads.append(partial(claim_for_extended, api, request, request.extended, is_ours))
     try:
         for read in reads:
             claim = read()
+            if not is_ours():
+                return unassigned(request)
             bound = claim if isinstance(claim, BindingOutcome) else _claim(api, request, claim)
             if bound is not None:
                 if bound.result is not BindingResult.WAITING:
@@ -66,6 +68,8 @@ def allocate(api: Api, request: BindingRequest) -> BindingOutcome | None:
                 # The claim as it was read before this call allocated or reserved it.
                 starts_waiting |= isinstance(claim, dict) and not _is_user(claim, request)
         if waiting is None and request.extended is not None:
+            if not is_ours():
+                return unassigned(request)
             refused = write_pod_status(api, request, request.extended)
             if refused is not None:
                 return refused
@@ -95,11 +99,11 @@ def _report_wait(api: Api, request: BindingRequest) -> None:
 def release(api: Api, request: BindingRequest) -> None:
     """Remove the pod's reservations, and allocations made for the pod that have no other user.
 
-    The claim for extended resources is deleted. Raises: ApiFailure.
+    The claim for extended resources is released too. Raises: ApiFailure.
     """
     steps = [partial(_release_claim, api, request, name) for name in request.device_claims]
     if request.extended is not None:
-        steps.insert(0, partial(delete_extended_claim, api, request, request.extended))
+        steps.insert(0, partial(release_extended_claim, api, request, request.extended))
     for step in steps:
         for remaining_tries in reversed(range(_RELEASE_TRIES)):
             try:
@@ -205,27 +209,13 @@ def _allocation(api: Api, claim: Plain, grants: Sequence[DeviceGrant], node: str
     devices: Plain = {"results": results} if results else {}
     if config:
         devices["config"] = config
-    nodes = _node_term(grants, node)
+    selector = node_selector(grants, node)
     allocation: Plain = {"devices": devices}
-    if nodes != NodeTerm():
-        allocation["nodeSelector"] = {"nodeSelectorTerms": [node_term(nodes)]}
+    if selector is not None:
+        allocation["nodeSelector"] = selector
     if any(grant.binding for grant in grants):  # the field exists only where the API has binding conditions
         allocation["allocationTimestamp"] = timestamp(datetime.now(UTC))
     return allocation
-
-
-def _node_term(grants: Sequence[DeviceGrant], node: str) -> NodeTerm:
-    """Return the term of the nodes that can access all devices; it is empty if all nodes can access them.
-
-    A selector of devices has one term, so the requirements of several selectors can be joined in one term.
-    """
-    if any(grant.node_terms is None or len(grant.node_terms) > 1 for grant in grants):
-        return NodeTerm(fields=(Expression("metadata.name", "In", (node,)),))
-    terms = [term for grant in grants for term in grant.node_terms or ()]
-    return NodeTerm(
-        expressions=tuple(dict.fromkeys(each for term in terms for each in term.expressions)),
-        fields=tuple(dict.fromkeys(each for term in terms for each in term.fields)),
-    )
 
 
 def _result(grant: DeviceGrant, request: Plain) -> Plain:

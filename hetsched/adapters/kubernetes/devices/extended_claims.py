@@ -3,35 +3,44 @@
 The kubelet reads the name of the claim, and the requests of each container, in the status of the pod. They must be
 written before the pod is bound, and the API server does not permit their removal. The name of the claim is therefore
 always the same for one pod: a repeated creation finds the existing claim, and the status stays valid.
-A claim that an earlier decision left, with other requests or devices, is replaced. The pod owns the claim, so that the
-garbage collector deletes it with the pod.
-Source: KEP-5004; kube-scheduler's dynamicresources plugin (`bindClaim`); kubelet, `cm/dra/manager.go` (1.37).
+A claim that an earlier decision left, with other requests or devices, is replaced. If the binding is refused after the
+status names the claim, the claim loses its allocation and remains: the kubelet asks no device plugin for the resources
+that the status names, so the pod needs a node on which devices serve one of its resources (plugin `devices`).
+kube-scheduler deletes the claim, and a kubelet with a device plugin then cannot start the pod. The pod owns the claim,
+so that the garbage collector deletes it with the pod.
+Source: KEP-5004; kube-scheduler's dynamicresources plugin (`bindClaim`); kubelet, `cm/dra/manager.go` and
+`cm/devicemanager/manager.go` (1.37); API server, `registry/core/pod/strategy.go`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import ExtendedClaim
 from hetsched.contracts.objects.devices import DeviceId
 
 from ..api import Api, ApiFailure
-from ..binding import BindingOutcome, BindingRequest, BindingResult
+from ..binding import BindingOutcome, BindingRequest, BindingResult, unassigned
 from ..pod_events import patch_status
-from ..resources import RESOURCE_CLAIMS
-from .resource_claims import Plain, delete_claim, read_claim
+from ..resources import PODS, RESOURCE_CLAIMS
+from .resource_claims import Plain, delete_claim, node_selector, patch_claim, read_claim
 
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 _OTHER_POD = 409  # another pod has the name of this pod: the patch names a uid and no resourceVersion
 
 
-def claim_for_extended(api: Api, request: BindingRequest, extended: ExtendedClaim) -> Plain | BindingOutcome:
-    """Return the pod's claim, which is created or replaced if necessary, or why the pod is refused.
+def claim_for_extended(
+    api: Api, request: BindingRequest, extended: ExtendedClaim, is_ours: Callable[[], bool]
+) -> Plain | BindingOutcome:
+    """Return the pod's claim, which is created or replaced if necessary, or why the pod is not bound.
 
-    Raises: ApiFailure.
+    `is_ours` returns True while this process may bind the pod; only then is the claim written. Raises: ApiFailure.
     """
     found = read_claim(api, extended.name, request.namespace)
+    if not is_ours():
+        return unassigned(request)
     if found is not None:
         if not _is_owned(found, request.uid):
             message = Message("claim {claim} belongs to another object", claim=extended.name)
@@ -69,15 +78,37 @@ def write_pod_status(api: Api, request: BindingRequest, extended: ExtendedClaim)
     return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
 
 
-def delete_extended_claim(
-    api: Api, request: BindingRequest, extended: ExtendedClaim, *, only_current: bool = False
-) -> None:
-    """Delete the pod's claim if it exists; with `only_current`, only that of this decision. Raises: ApiFailure."""
+def release_extended_claim(api: Api, request: BindingRequest, extended: ExtendedClaim) -> None:
+    """Withdraw the allocation of the pod's claim, and delete the claim unless the status of the pod names it.
+
+    Raises: ApiFailure.
+    """
     found = read_claim(api, extended.name, request.namespace)
     if found is None or not _is_owned(found, request.uid):
         return
-    if not only_current or _is_current(found, request, extended):
+    if not _is_named(api, request, extended):
         delete_claim(api, found)
+    elif "allocation" in found.get("status", {}):
+        patch_claim(api, found, {"status": {"allocation": None, "reservedFor": None}}, "status")
+
+
+def delete_extended_claim(api: Api, request: BindingRequest, extended: ExtendedClaim) -> None:
+    """Delete the pod's claim if it is the claim of this decision. Raises: ApiFailure."""
+    found = read_claim(api, extended.name, request.namespace)
+    if found is not None and _is_owned(found, request.uid) and _is_current(found, request, extended):
+        delete_claim(api, found)
+
+
+def _is_named(api: Api, request: BindingRequest, extended: ExtendedClaim) -> bool:
+    """Return whether the pod exists and its status names the claim. Raises: ApiFailure."""
+    try:
+        pod: Plain = json.loads(api.get(PODS.path(namespace=request.namespace, name=request.name)))
+    except ApiFailure as failure:
+        if failure.status == 404:
+            return False
+        raise
+    status = pod.get("status", {}).get("extendedResourceClaimStatus", {})
+    return bool(pod["metadata"].get("uid") == request.uid and status.get("resourceClaimName") == extended.name)
 
 
 def devices_of(allocation: Plain) -> list[DeviceId]:
@@ -91,12 +122,18 @@ def _is_owned(claim: Plain, uid: str) -> bool:
 
 
 def _is_current(claim: Plain, request: BindingRequest, extended: ExtendedClaim) -> bool:
-    """Return whether a claim has the requests of the decision, and no other devices than those of the decision."""
+    """Return whether a claim has the requests of the decision, and no allocation or that of the decision.
+
+    A device that several nodes can access may be bound to the node of an earlier decision.
+    """
     if "deletionTimestamp" in claim["metadata"] or not _has_requests(claim, extended):
         return False
     allocation = claim.get("status", {}).get("allocation")
-    chosen = sorted(grant.device for grant in request.devices if grant.claim == extended.name)
-    return allocation is None or devices_of(allocation) == chosen
+    if allocation is None:
+        return True
+    grants = [grant for grant in request.devices if grant.claim == extended.name]
+    has_devices = devices_of(allocation) == sorted(grant.device for grant in grants)
+    return has_devices and allocation.get("nodeSelector") == node_selector(grants, request.node)
 
 
 def _has_requests(claim: Plain, extended: ExtendedClaim) -> bool:

@@ -1,9 +1,14 @@
-"""Read, patch and delete ResourceClaims."""
+"""Read, patch and delete ResourceClaims, and select the nodes of their devices."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
+
+from hetsched.adapters.objects.export.selectors import node_term
+from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 
 from ..api import Api, ApiFailure
 from ..resources import RESOURCE_CLAIMS
@@ -59,16 +64,33 @@ def patch_claim(api: Api, read: Plain, fields: Plain, part: str = "") -> Plain:
 
 
 def delete_claim(api: Api, read: Plain) -> None:
-    """Delete a claim with its allocation. Raises: ApiFailure."""
+    """Delete a claim with its allocation, if it has not changed since it was read. Raises: ApiFailure."""
     meta = read["metadata"]
     finalizers = meta.get("finalizers", [])
     try:
         if FINALIZER in finalizers:
             remaining = [name for name in finalizers if name != FINALIZER]
-            patch_claim(api, read, {"metadata": {"finalizers": remaining or None}})
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": meta["uid"]}}
+            meta = patch_claim(api, read, {"metadata": {"finalizers": remaining or None}})["metadata"]
+        preconditions = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         path = RESOURCE_CLAIMS.path(namespace=meta["namespace"], name=meta["name"])
         api.send("DELETE", path, json.dumps(body).encode())
     except ApiFailure as failure:
         if failure.status != 404:
             raise
+
+
+def node_selector(grants: Sequence[DeviceGrant], node: str) -> Plain | None:
+    """Return the selector of the nodes that can access all devices, None if all nodes can access them.
+
+    A selector of devices has one term, so the requirements of several selectors can be joined in one term.
+    """
+    if any(grant.node_terms is None or len(grant.node_terms) > 1 for grant in grants):
+        found = NodeTerm(fields=(Expression("metadata.name", "In", (node,)),))
+    else:
+        terms = [term for grant in grants for term in grant.node_terms or ()]
+        found = NodeTerm(
+            expressions=tuple(dict.fromkeys(each for term in terms for each in term.expressions)),
+            fields=tuple(dict.fromkeys(each for term in terms for each in term.fields)),
+        )
+    return None if found == NodeTerm() else {"nodeSelectorTerms": [node_term(found)]}

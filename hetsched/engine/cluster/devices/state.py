@@ -258,14 +258,18 @@ class DeviceState:
         """Return whether pods of a shape may need devices: for claims, or for extended resources."""
         return bool(shape.devices or (shape.extended and served_resources(shape, self.known)))
 
+    def left_claim(self, pod: PodSpec) -> ResourceClaim | None:
+        """Return the claim for extended resources that an earlier binding of a pod left, None if there is none."""
+        return self.known.claims.get(f"{pod.namespace}/{claim_name(pod)}") if pod.shape.extended else None
+
     def usage(self, pod: PodSpec | None = None) -> DeviceUsage:
         """Return the use of the devices by all claims and placed pods.
 
         The claim for extended resources that an earlier binding of `pod` left is not counted, because it is replaced.
         """
-        left = "" if pod is None else f"{pod.namespace}/{claim_name(pod)}"
-        if left in self.known.claims:
-            others = {key: claim for key, claim in self.known.claims.items() if key != left}
+        left = None if pod is None else self.left_claim(pod)
+        if left is not None and left.allocated:
+            others = {key: claim for key, claim in self.known.claims.items() if key != left.key}
             return DeviceUsage(msgspec.structs.replace(self.known, claims=others), self.promised)
         if self._usage is None:
             self._usage = DeviceUsage(self.known, self.promised)

@@ -3,7 +3,9 @@
 Rule: a node fits if it can use the devices of every allocated claim of the pod, and if its free devices satisfy all
 open claims of the pod at the same time (see `engine.cluster.devices.search`). Reserve chooses the devices on the
 selected node. They remain reserved for the pod until they are written into the claims. Extended resources of the pod
-that devices serve on a node are one more open claim there (see `engine.cluster.devices.extended_resources`).
+that devices serve on a node are one more open claim there (see `engine.cluster.devices.extended_resources`). If a
+binding has failed after it named this claim in the status of the pod, the pod does not fit nodes on which device
+plugins serve all its resources: their kubelets ask no device plugin for the resources that the status names.
 If the policy has `numa-fit`, the devices are chosen together with the NUMA zones of the pod's CPUs (see
 `engine.numa.device_zones`): near these zones if possible. With `zones` "require", other nodes do not fit.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
@@ -214,6 +216,15 @@ def _not_aligned(names: str) -> Refusal:
     return Refusal("DevicesNotAligned", message, tuple(names.split(", ")))
 
 
+def _named(claim: ResourceClaim) -> Refusal:
+    message = Message(
+        "the status of the pod names claim {claim} for its extended resources, so no device plugin can serve them; "
+        "recreate the pod to use a device plugin",
+        claim=claim.name,
+    )
+    return Refusal("ExtendedClaimNamed", message, (claim.name,))
+
+
 def _prepare_claims(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
     """Return the prepared claims of a pod, or a refusal if a claim cannot be used.
 
@@ -234,8 +245,11 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
     resources = tuple(served_resources(request.shape, state.devices.known))
     if only is None:
         usage = state.devices.usage(request.pod)
+        left = state.devices.left_claim(request.pod)
         for group in served_nodes(request.pod, state.devices.known, state):
             claims = [*still_open, group.claim] if group.claim is not None else still_open
+            if group.claim is None and left is not None:
+                refused.append((_named(left), group.nodes))
             problem = None if group.claim is None else state.devices.claim_problem(group.claim)
             if problem is not None:
                 refused.append((msgspec.structs.replace(problem, verdict=None), group.nodes))
