@@ -13,7 +13,8 @@ expected usage must not exceed its capacity (constraints (8)-(12)).
     improved   starts from the greedy plan, and from a plan that always places the best pair of pod and node; pods move
                to other nodes and swap places while the product grows
 
-Pods with GPUs, zones, or rules between pods are not supported, because they need more than amounts of resources.
+Pods with GPUs, zones, devices, or rules between pods are not supported, because they need more than amounts of
+resources.
 Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); `exact` and `improved` are our
 own.
 Invariants: exact >= improved >= greedy, and the same problem yields the same plan.
@@ -30,6 +31,7 @@ import numpy as np
 
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Ints, Rows, Window
+from hetsched.engine.cluster.devices.state import DeviceState
 from hetsched.engine.framework import nash
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.request import Request
@@ -81,14 +83,15 @@ class JointPlan(NamedTuple):
         return len(self.rows) - self.rows.count(-1), self.log_product
 
 
-def is_plain(pod: PodSpec) -> bool:
-    """Return whether a pod requests only amounts of resources, as required for joint placement."""
+def is_plain(pod: PodSpec, devices: DeviceState) -> bool:
+    """Return whether a pod requests only amounts of resources, as required for joint placement.
+
+    A resource that devices of a class may serve is no amount.
+    """
     shape = pod.shape
-    apart = (
-        shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims or shape.devices
-    )
+    apart = shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims
     rules = shape.affinity or shape.anti_affinity or shape.preferred_affinity
-    return pod.ready and not (apart or rules)
+    return pod.ready and not (apart or rules or devices.needed(shape))
 
 
 def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.Dispersion = "variance") -> JointProblem:
@@ -98,7 +101,7 @@ def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.D
     """
     state = scheduler.state
     for pod in pods:
-        if not is_plain(pod):
+        if not is_plain(pod, state.devices):
             raise ValueError(f"{pod.key} requests more than amounts of resources")
     requests = [state.compile(pod) for pod in pods]
     requests = [state.compile(pod) for pod in pods]  # compile again, because a new shape may have added columns

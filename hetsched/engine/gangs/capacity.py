@@ -1,4 +1,8 @@
-"""Capacity of a cluster for the members of a gang, as upper bounds by free or total amounts."""
+"""Capacity of a cluster for the members of a gang, as upper bounds by free or total amounts.
+
+Devices that serve an extended resource on the nodes without a device plugin are not counted: there, the resource does
+not limit the capacity.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ import numpy as np
 
 from hetsched.contracts.objects.workload import PodSpec, Shape
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Ints
+from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Bools, Ints
+from hetsched.engine.cluster.devices.extended_resources import nodes_without_plugin, served_resources
 from hetsched.engine.cluster.state import ClusterState
 
 
@@ -40,16 +45,20 @@ def node_slots(shape: Shape, state: ClusterState, *, empty: bool = False) -> Int
     """Return (N,) how many pods of one shape fit each node by free amounts (if `empty`, by total amounts)."""
     nodes = state.all_rows
     slots: Ints = np.full(nodes.n, np.iinfo(np.int64).max // max(nodes.n, 1), np.int64)
+    served = served_resources(shape, state.devices.known)
+    limited: dict[str, Bools] = {name: ~nodes_without_plugin(name, state) for name in served}
     for name, need in shape.requests:
         if not need or (shape.gpu is not None and name in GPU_RESOURCES):
             continue
         row = state.resources.index.get(name)
         if row is None:
+            if name in limited:
+                continue
             return np.zeros(nodes.n, np.int64)
         free = nodes.static("allocatable")[row]
         if not empty:
             free = free - nodes.load("requested")[row]
-        np.minimum(slots, np.maximum(free, 0) // need, out=slots)
+        np.minimum(slots, np.maximum(free, 0) // need, out=slots, where=limited.get(name, True))
     if shape.gpu is not None:
         there = nodes.static("card_milli") + nodes.static("card_resting")
         cards = there if empty else nodes.load("card_milli_free")
@@ -57,7 +66,8 @@ def node_slots(shape: Shape, state: ClusterState, *, empty: bool = False) -> Int
             fit = (np.maximum(cards, 0) // shape.gpu.milli).sum(axis=0)
         else:
             fit = (cards >= WHOLE_CARD_MILLI).sum(axis=0) // shape.gpu.count
-        np.minimum(slots, fit, out=slots)
+        gpu = next((name for name in limited if name in GPU_RESOURCES), "")
+        np.minimum(slots, fit, out=slots, where=limited.get(gpu, True))
     return slots
 
 
@@ -68,6 +78,8 @@ def missing_resources(least: Sequence[tuple[str, int]], state: ClusterState, *, 
     nodes = state.all_rows
     short = []
     for name, amount in least:
+        if state.devices.known.class_of(name):
+            continue
         row = state.resources.index.get(name)
         if name in GPU_RESOURCES:  # GPUs may be known from a NodeGpu only, without an allocatable amount
             vendor = state.vendors.index.get(name.split(".", 1)[0], 0)

@@ -11,6 +11,7 @@ import yaml
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.allocation import parse_allocation, write_allocation
 from hetsched.adapters.objects.export.cluster import write_cluster
+from hetsched.contracts.objects import wishes
 from hetsched.contracts.objects.allocation import Allocation, ClaimedDevices, DeviceGrant, DeviceMapping, ExtendedClaim
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.devices import AllocatedDevice, Device, DeviceId, Devices, ResourceClaim
@@ -22,6 +23,7 @@ from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Outcome, Scheduler
 from hetsched.engine.framework.policy import compile_policy
 from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.gangs.capacity import missing_resources, node_slots
 from hetsched.engine.simulation.headroom import Headroom, TrialBudget, alone
 from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import built
@@ -229,6 +231,32 @@ def test_pod_with_a_named_claim_fits_no_node_with_a_plugin() -> None:
     partly = plugin_node("b", **{NIC: "1"})
     scene = Scene(*classes, plugins, partly, slice_of("b", device("d0")), left, both)
     assert (scene.outcomes["one"].node, scene.devices("one")) == ("b", ["container-0-request-1=d0"])
+
+
+@pytest.mark.parametrize("resource", [GPU, "nvidia.com/gpu"])
+@pytest.mark.parametrize(("count", "fitting"), [(2, 2), (3, 0)])
+def test_devices_are_the_capacity_of_a_gang(resource: str, count: int, fitting: int) -> None:
+    members = [asking(f"g-{number}", 1, resource) for number in range(count)]
+    for member in members:
+        member["metadata"]["labels"] = {wishes.GANG_NAME: "g", wishes.GANG_MIN_AVAILABLE: str(count)}
+    scene = Scene(serving("gpu", resource), node("a"), slice_of("a", device("d0"), device("d1")))
+    queue = scene.scheduler.policy.queue(read(*members).pending, scene.scheduler.state)
+    outcomes = [scene.scheduler.schedule(member) for member in queue]
+    scene.scheduler.settle()
+    placed = [outcome for outcome in outcomes if outcome.node is not None and not outcome.is_waiting]
+    assert len(placed) == fitting
+
+
+def test_minimum_resources_of_a_gang_may_be_devices() -> None:
+    state = Scene(serving("gpu", GPU), node("a"), slice_of("a", device("d0"))).scheduler.state
+    assert missing_resources([(GPU, 2), (NIC, 2)], state) == (NIC,)
+
+
+def test_plugin_of_a_node_limits_the_capacity_of_a_gang() -> None:
+    content = read(serving("gpu", GPU), plugin_node("a", **{GPU: "3"}), node("b"), asking("p", 2))
+    state = ClusterState.of(content)
+    slots = node_slots(state.compile(content.pending[0]).shape, state)
+    assert slots.tolist() == [1, 8]  # on b, the 8 CPUs are the limit
 
 
 @pytest.mark.parametrize("policy", sorted(BUILTIN.keys() - {"cassini"}))  # cassini needs known NUMA zones

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetsched.contracts.objects.devices import Devices, ExtendedRequest
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import CPU, DISK_MBPS, MEMORY, NETWORK_MBPS
 from hetsched.engine.cluster.balance import cluster_balance, node_balance
+from hetsched.engine.cluster.devices.state import DeviceState
 from hetsched.engine.framework.nash import log_product
 from hetsched.lab.joint import JointProblem, exact, greedy, improved, is_plain, problem_of
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
@@ -155,9 +157,20 @@ def test_nodes_that_are_not_ready_are_ignored() -> None:
     ids=["cards", "zones", "pinned CPUs", "ports", "spread", "neighbours", "misconfigured"],
 )
 def test_pods_with_other_requests_are_not_planned(pod: PodBuilder) -> None:
-    assert not is_plain(pod.build())
+    assert not is_plain(pod.build(), DeviceState())
     with pytest.raises(ValueError, match="more than amounts of resources"):
         problem_of(scheduler([a_node()], policy="mbcgt"), [pod.build()])
+
+
+def test_resources_that_devices_serve_are_not_planned() -> None:
+    request = ExtendedRequest(0, 0, "example.com/gpu", 0, 1)
+    pod = a_pod().requesting("example.com/gpu", 1).shaped(extended=(request,)).build()
+    nodes = [a_node().offering("example.com/gpu", 2)]
+    assert exact(problem_of(scheduler(nodes, policy="mbcgt"), [pod])).rows == (0,)
+    served = scheduler(nodes, policy="mbcgt")
+    served.state.devices.add(Devices(classes={"gpu": ()}, extended={"example.com/gpu": "gpu"}))
+    with pytest.raises(ValueError, match="more than amounts of resources"):
+        problem_of(served, [pod])
 
 
 def test_equal_problems_give_equal_plans() -> None:
