@@ -13,16 +13,21 @@ import pytest
 from django.db.models.functions import Now
 
 from hetsched.access.tokens import create_token
+from hetsched.engine.cluster.devices.extended_resources import claim_name
 from hetsched.inventory.models import Cluster, Node
+from hetsched.journal.audit import SYSTEM
 from hetsched.journal.models import AuditEntry
+from hetsched.placement.actions import import_cluster
 from hetsched.placement.models import Hold, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
+from tests.unit.engine.test_served_resources import device, node, read, serving, slice_of
 from workers.schedule import run
 
 from .conftest import POD, Api
 
 # Two of these do not fit on one of the two nodes of 8 CPUs, three fit on none of the cluster.
 BIG = POD.replace("500m", "5")
+SERVED = "example.com/gpu"
 GPU = POD.replace("cpu: 500m", "cpu: 500m, nvidia.com/gpu: 2").replace("web", "train")
 
 
@@ -95,6 +100,27 @@ def test_submission_gets_the_held_gpus(operator: Api, cluster: Cluster) -> None:
     run(cluster.pk)
     (pod,) = operator.get(f"workloads/{accepted['id']}/")["pods"]
     assert [card["index"] for card in pod["gpus"]] == [cards[1]]
+    assert check_invariants() == []
+
+
+def test_pod_gets_a_claim_of_its_own_for_held_devices(operator: Api, cluster: Cluster) -> None:
+    """Devices serve the extended resource, and the claim for them has the name of its pod."""
+    objects = (serving("gpu", SERVED), node("n1"), slice_of("n1", device("d0")))
+    import_cluster(read(*objects), name=cluster.name, actor=SYSTEM)
+    manifest = POD.replace("cpu: 500m", f"cpu: 500m, {SERVED}: 1")
+    manifest = manifest.replace("requests:", f"limits: {{{SERVED}: 1}}, requests:")
+    hold = held(operator, manifest)
+    reserved = Reservation.objects.get(active=True).allocation
+    submitted(operator, manifest.replace("name: web", "name: api"), hold=hold["id"])
+    run(cluster.pk)
+    pod = Pod.objects.get(origin__in=Pod.OURS)
+    allocation = Reservation.objects.get(active=True, pod=pod).allocation
+    assert allocation.extended
+    assert reserved.extended
+    assert allocation.extended.name == claim_name(pod.spec) != reserved.extended.name
+    assert [grant.claim for grant in allocation.devices] == [allocation.extended.name]
+    assert [grant.device for grant in allocation.devices] == [grant.device for grant in reserved.devices]
+    assert operator.get(f"holds/{hold['id']}/")["state"] == "used"
     assert check_invariants() == []
 
 

@@ -10,7 +10,14 @@ import pytest
 from hetsched.adapters.files import parse_cluster
 from hetsched.adapters.objects.export.cluster import write_cluster
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.allocation import Allocation, CardGrant, ZoneGrant
+from hetsched.contracts.objects.allocation import (
+    Allocation,
+    CardGrant,
+    ClaimedDevices,
+    DeviceMapping,
+    ExtendedClaim,
+    ZoneGrant,
+)
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import cordon
@@ -104,6 +111,21 @@ def test_node_without_the_resources_of_our_pods_rejects_the_file(smaller: NodeBu
     with pytest.raises(InputError) as refused:
         _import(_content(smaller))
     assert refused.value.code == "NodeTooSmall"
+    assert check_invariants() == []
+
+
+def test_placement_on_devices_needs_no_amount_of_the_node() -> None:
+    """Devices serve the resource, of which the device plugin of the node reports none."""
+    resource = "example.com/gpu"
+    claim = ExtendedClaim("c", (ClaimedDevices("r", "gpu", 1),), (DeviceMapping("main", resource, "r"),))
+    cluster = a_cluster(a_node("n1").offering(resource, 0))
+    submitted(cluster, a_pod("ours").requesting(resource, 1))
+    served = Allocation(extended=claim)
+    recorded(cluster, [msgspec.structs.replace(result, allocation=served) for result in placing(cluster, "n1")])
+    _import(_content(a_node("n1").offering(resource, 0)))
+    assert Reservation.objects.get(active=True).allocation.extended == claim
+    with pytest.raises(InputError, match="NodeTooSmall"):
+        _import(_content(a_node("n1").offering(resource, 0).cpu("100m")))
     assert check_invariants() == []
 
 
