@@ -236,7 +236,7 @@ class BindingsInFlight:
         binding = self._by_uid.get(pod.uid)
         if binding is None or pod.node_name != binding.to.node:
             return False
-        if pod.ended or pod.deleting or pod.wait or pod.refusal or pod.phase not in ("", "Pending"):
+        if pod.ended or pod.deleting or pod.wait or pod.refusal or pod.devices or pod.phase not in ("", "Pending"):
             return False
         if pod.spec is None or fingerprint(pod.spec) != binding.fingerprint:
             return False

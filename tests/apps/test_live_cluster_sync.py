@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from hetsched.contracts.objects.observed import Changes, ContainerEnd, ObservedPod
+from hetsched.contracts.objects.allocation import Allocation, ClaimedDevices, DeviceMapping, ExtendedClaim
+from hetsched.contracts.objects.observed import Changes, ContainerEnd, DeviceHealth, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sync
 from hetsched.inventory.node_events import is_synced
@@ -24,6 +25,8 @@ from tests.builtins import builtin_policies
 from tests.situations import placing, recorded
 
 pytestmark = pytest.mark.django_db
+GPU = "example.com/gpu"
+SERVED = Allocation(extended=ExtendedClaim("c", (ClaimedDevices("r", "gpu", 1),), (DeviceMapping("main", GPU, "r"),)))
 
 
 @pytest.fixture
@@ -210,6 +213,45 @@ def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None
     a_sync(cluster)
     a_sync(cluster, resource="nodegpus", required=False, synced_at=None)
     assert is_synced(cluster)
+
+
+def test_pod_is_not_displaced_by_amounts_that_devices_serve(cluster: Cluster) -> None:
+    """The device plugin of the node runs, but reports no devices."""
+    seen(cluster, nodes=[a_node("n1").offering(GPU, 0).build()])
+    ours = [an_observed_pod(a_pod(name).requesting(GPU, 1), uid=name) for name in ("one", "two")]
+    seen(cluster, pods=ours)
+    results = [msgspec.structs.replace(result, allocation=SERVED) for result in placing(cluster, "n1")]
+    recorded(cluster, results)
+    seen(cluster, pods=[an_observed_pod(a_pod("theirs"), uid="u9", scheduler="other", node_name="n1", phase="Pending")])
+    assert dict(Pod.objects.values_list("name", "state")) == {"one": "placed", "two": "placed", "theirs": "running"}
+    assert check_invariants() == []
+    # A pod whose amount no device serves is displaced.
+    seen(cluster, pods=[an_observed_pod(a_pod("plugin").requesting(GPU, 1), uid="u10")])
+    recorded(cluster, placing(cluster, "n1"))
+    theirs = an_observed_pod(a_pod("others"), uid="u11", scheduler="other", node_name="n1", phase="Pending")
+    seen(cluster, pods=[theirs])
+    assert (state_of("plugin"), state_of("one"), state_of("two")) == ("pending", "placed", "placed")
+
+
+@pytest.mark.parametrize(
+    ("health", "text", "message"),
+    [
+        ("Unhealthy", "ECC errors", "device gpu-0 (example.com/gpu) of container main is unhealthy (ECC errors)"),
+        ("Unknown", "", "the health of device gpu-0 (example.com/gpu) of container main is unknown"),
+    ],
+)
+def test_health_of_devices_is_the_message_of_a_running_pod(
+    cluster: Cluster, health: str, text: str, message: str
+) -> None:
+    placed_on(cluster, "n1")
+    there = {"node_name": "n1", "phase": "Running"}
+    device = DeviceHealth("main", GPU, "gpu-0", health, text)
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), devices=(device,), **there)])
+    assert (state_of(), str(Pod.objects.get().message)) == ("running", message)
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), devices=(device,) * 5, **there)])
+    assert str(Pod.objects.get().message) == "; ".join([*[message] * 3, "2 more devices are not healthy"])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), **there)])
+    assert Pod.objects.get().message == ""
 
 
 def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> None:

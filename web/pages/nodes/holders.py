@@ -42,10 +42,12 @@ def holders(reservations: list[Reservation]) -> dict[str, Holder]:
 def reservation_row(reservation: Reservation) -> dict[str, Any]:
     """Return the amounts of one reservation as a table row."""
     requests = reservation.requests
+    holder = holder_of(reservation.pod)
     rest = {name: amount for name, amount in requests.items() if name not in (CPU, MEMORY, "pods")}
     return {
         "pod": reservation.pod,
-        "holder": holder_of(reservation.pod),
+        "holder": holder,
+        "problem": "" if holder.is_reserved else reservation.pod.message,
         "since": reservation.created_at,
         "cpu": amount_words(CPU, requests.get(CPU, 0)),
         "memory": amount_words(MEMORY, requests.get(MEMORY, 0)),

@@ -109,6 +109,7 @@ def _overview(node: Node, reservations: Held, candidate: CandidateUse) -> Contex
         "problems": node.report.problems,
         "doubts": node.doubts,
         "back_offs": facts.back_offs(node, timezone.now(), lambda namespace: True),
+        "pod_problems": [row for row in map(reservation_row, reservations) if row["problem"]],
         **_reported_facts(node, reservations),
     }
 

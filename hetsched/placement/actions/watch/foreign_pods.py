@@ -20,6 +20,7 @@ from hetsched.storage.hot_statements import NODES
 
 from ..change import ClusterTransaction
 from .displaced_pods import displace_pods
+from .pod_problems import pod_problem
 
 
 def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod], *, displaces: bool) -> int:
@@ -30,15 +31,17 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
     node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
     # Do not use the allocation in the pod's annotation, because any user can write it: `_allocations` chooses GPUs and
     # CPUs for the requests.
-    specs = [
-        msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name)
-        for seen in charged
-        if seen.spec is not None
-    ]
+    specs, messages = list[PodSpec](), list[str]()
+    for seen in charged:
+        if seen.spec is not None:
+            specs.append(msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name))
+            messages.append(pod_problem(seen))
     pods = [
         Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), allocation, change.now)
         for spec, allocation in zip(specs, _allocations(specs, node_ids), strict=True)
     ]
+    for pod, message in zip(pods, messages, strict=True):
+        pod.message = message
     insert(pods)
     reserved = [ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
     change.reserve(reserved, change.cluster.leader_epoch)

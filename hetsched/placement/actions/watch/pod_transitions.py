@@ -49,6 +49,7 @@ from ..submissions import accept_pods, build_pod_rows
 from ..terminating_pods import orphaned_pods_on, reserve_orphaned_pods, terminating_reservations
 from .displaced_pods import displace_pods
 from .foreign_pods import charge_foreign_pods
+from .pod_problems import pod_problem
 
 # Pods in these states may return to the queue, so a change in place also updates their spec.
 _NOT_BOUND = {State.PLACED.value, State.BINDING.value}
@@ -157,7 +158,7 @@ class PodTransitions:
             self.messages[_end_reason(seen)].append(row)
             return
         self._record_changed_spec(row, seen)
-        if row.message != (message := _waiting_container(seen)):
+        if row.message != (message := pod_problem(seen)):
             self.messages[message].append(row)
 
     def _record_changed_spec(self, row: Pod, seen: ObservedPod) -> None:
@@ -325,12 +326,3 @@ def _end_reason(seen: ObservedPod) -> str:
     if end.reason:
         message = Message("{detail} ({text})", detail=message, text=end.reason)
     return joined("; ", [message, of_pod[:1000]]) if of_pod else message
-
-
-def _waiting_container(seen: ObservedPod) -> str:
-    """Return the message of a bound pod: its waiting container and why it waits, or an empty string if none waits."""
-    if seen.wait is None:
-        return ""
-    wait = seen.wait
-    text = f"{wait.reason}: {wait.message}" if wait.message else wait.reason
-    return Message("container {name} is waiting: {text}", name=wait.container, text=text[:1000])
