@@ -39,10 +39,18 @@ def make_node(api: Api, name: str, **labels: str) -> None:
     make(api, NODES, name, metadata={"labels": labels}, status=status)
 
 
-def make_pod(api: Api, name: str, *, cpu: str = "1", labels: dict[str, str] | None = None, **spec: Any) -> None:
+def make_pod(
+    api: Api,
+    name: str,
+    *,
+    cpu: str = "1",
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> None:
     container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
     wanted = {"containers": [container], "schedulerName": "hetsched", **spec}
-    make(api, PODS, name, "default", metadata={"labels": labels or {}}, spec=wanted)
+    make(api, PODS, name, "default", metadata={"labels": labels or {}, "annotations": annotations or {}}, spec=wanted)
 
 
 def pod_of(api: Api, name: str) -> dict[str, Any]:
