@@ -26,6 +26,7 @@ NODE_CONDITION = "NodeCondition"
 POD_REQUESTS = "PodRequests"
 DEVICES_ABORTED = "DevicesAborted"
 INEFFECTIVE_VICTIMS = "IneffectiveVictims"
+VOLUME_ORDER = "VolumeOrder"
 INTENDED = (
     SINGLE_POD_CLAIM,
     FEWER_VICTIMS,
@@ -36,7 +37,9 @@ INTENDED = (
     POD_REQUESTS,
     DEVICES_ABORTED,
     INEFFECTIVE_VICTIMS,
+    VOLUME_ORDER,
 )
+_ANSWERS = 20  # of kube-scheduler for one pod whose verdict may depend on the order of its volumes
 _COUNTED = 2**31
 
 
@@ -68,11 +71,29 @@ class Cost(NamedTuple):
 def differences(case: Case, scheduler: KubeScheduler) -> Iterator[Difference]:
     """Yield the differences in the verdicts for all pods of a case."""
     for pod, theirs, ours in zip(case.pods, scheduler.judge(case), verdicts.judge(case), strict=True):
-        yield from _of_nodes(case, pod, theirs, ours)
-        if theirs.nodes == ours.nodes:
-            yield from _of_scores(pod, theirs, ours)
-        if FEASIBLE not in theirs.nodes.values():
-            yield from _of_victims(case, scheduler, pod, theirs, ours)
+        found = list(_of_pod(case, scheduler, pod, theirs, ours))
+        if not all(each.name for each in found) and _is_random(case, scheduler, pod):
+            found = [msgspec.structs.replace(each, name=each.name or VOLUME_ORDER) for each in found]
+        yield from found
+
+
+def _of_pod(
+    case: Case, scheduler: KubeScheduler, pod: Object, theirs: PodVerdict, ours: PodVerdict
+) -> Iterator[Difference]:
+    yield from _of_nodes(case, pod, theirs, ours)
+    if theirs.nodes == ours.nodes:
+        yield from _of_scores(pod, theirs, ours)
+    if FEASIBLE not in theirs.nodes.values():
+        yield from _of_victims(case, scheduler, pod, theirs, ours)
+
+
+def _is_random(case: Case, scheduler: KubeScheduler, pod: Object) -> bool:
+    """Return whether kube-scheduler gives different answers for a pod that has several volume claims."""
+    if sum("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes", ())) < 2:
+        return False
+    alone = msgspec.structs.replace(case, pods=[pod])
+    first, *others = (scheduler.judge(alone)[0] for _ in range(_ANSWERS))
+    return any(each.nodes != first.nodes for each in others)
 
 
 def _of_nodes(case: Case, pod: Object, theirs: PodVerdict, ours: PodVerdict) -> Iterator[Difference]:

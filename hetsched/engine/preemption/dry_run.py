@@ -130,8 +130,13 @@ class VictimSearch:
         found = self._reprieve(units, _by_importance(units, broken), row, broken)
         if found is not None and found.cost > least and len(found.victims) > 1:
             other = self._reprieve(units, _by_size(units, broken, self._sizes(row)), row, broken)
-            found = min(found, other or found, key=lambda choice: choice.cost)
+            if other is not None and self._violations(other) <= self._violations(found):
+                found = min(found, other, key=lambda choice: choice.cost)
         return found
+
+    def _violations(self, choice: Choice) -> int:
+        """Return how many of the victims violate a budget if only they are evicted, not all preemptible pods."""
+        return len(self._violated_budgets([choice.victims]))
 
     def _units(self, leaving: Sequence[PlacedPod]) -> list[Unit]:
         """Group `leaving` into units that may be preempted together: gangs or single pods, the most important first.
