@@ -1,67 +1,25 @@
 // Golden placements of the policy page: create from a decision or a manifest, edit, delete, and check against the draft.
-import { act, actOn, token } from "./dialog.js";
-import { element, fill, words as readWords } from "./draw.js";
-import { reloadWithNote } from "./notes.js";
+import { element, words as readWords } from "./draw.js";
+import { PolicyObjects, showCommonFields } from "./policy-objects.js";
 
-const API = "/api/v1/golden-placements/";
 const PAUSE_MILLISECONDS = 600;
 const EXAMPLES = { nodes: "gpu-0, gpu-1", selector: "hetsched.io/pool=gpu", isa: "rv64gcv" };
 
-export class Goldens {
+export class Goldens extends PolicyObjects {
   // `judged` is called with the broken golden placements after a check of the draft.
-  constructor(section, words, { name, judged }) {
-    Object.assign(this, { section, words, name, judged });
-    this.pods = readWords("golden-pods");
-    this.timer = null;
-    document.addEventListener("click", (event) => {
-      const button = event.target.closest("[data-golden-add], [data-golden-edit], [data-golden-remove]");
-      if (!button) return;
-      const { goldenEdit, goldenRemove } = button.dataset;
-      if (goldenRemove) this.remove(goldenRemove);
-      else if (goldenEdit) this.change(goldenEdit);
-      else this.add(button.dataset.goldenAdd);
-    });
+  constructor(words, { name, judged }) {
+    super("/api/v1/golden-placements/", "golden", words);
+    Object.assign(this, { name, judged, pods: readWords("golden-pods"), timer: null });
   }
 
   get there() {
     return document.querySelector("#goldens tr[data-golden]") !== null;
   }
 
-  // -- editing --------------------------------------------------------------------------------------------------------
-
-  async add(decision = "") {
-    const { words } = this;
-    const body = {};
-    const more = this.form(body, null, decision);
-    const wish = { act: API, title: words["golden-add"], text: words["golden-add-text"], confirm: words["golden-agree"], body, more };
-    const answer = await act(wish);
-    if (answer) reloadWithNote(fill(words[answer.state === "broken" ? "golden-added-broken" : "golden-added"], answer));
+  addedNote(done) {
+    return this.word(done.state === "broken" ? "added-broken" : "saved", done);
   }
 
-  async change(name) {
-    const body = {};
-    const done = await actOn(`${API}${name}/`, (now) => ({
-      method: "PUT",
-      title: fill(this.words["golden-change"], { name }),
-      confirm: this.words["golden-agree"],
-      body,
-      more: this.form(body, now),
-    }));
-    if (done) reloadWithNote(fill(this.words["golden-added"], done));
-  }
-
-  async remove(name) {
-    const done = await actOn(`${API}${name}/`, {
-      method: "DELETE",
-      title: fill(this.words["golden-remove"], { name }),
-      text: this.words["golden-remove-text"],
-      confirm: this.words["golden-remove-confirm"],
-      tone: "bad",
-    });
-    if (done) reloadWithNote(fill(this.words["golden-removed"], { name }));
-  }
-
-  // The fields of the dialog. Structured values are stored in `body`, which the dialog sends.
   form(body, now = null, decision = "") {
     const form = document.getElementById("golden-form").content.firstElementChild.cloneNode(true);
     const find = (selector) => form.querySelector(selector);
@@ -87,7 +45,7 @@ export class Goldens {
       const then = find("[data-then]");
       then.value = id ?? "";
       then.checked = Boolean(id);
-      find("[data-then-text]").textContent = fill(this.words["golden-then"], { decision: id });
+      find("[data-then-text]").textContent = this.word("then", { decision: id });
     };
     const begin = (id) => {
       const pod = this.pods[id];
@@ -105,11 +63,9 @@ export class Goldens {
       from?.closest("label").remove();
       const kind = Object.keys(now.expect)[0];
       const value = now.expect[kind];
-      find("[name=name]").value = now.name;
-      find("[name=name]").readOnly = true;
+      showCommonFields(form, now);
       find("[name=cluster]").value = now.cluster;
       find("[name=manifest]").value = now.manifest;
-      find("[name=enabled]").checked = now.enabled;
       find("[data-guards]").value = now.policy;
       judgedOn(now.decision);
       find("[data-expect-kind]").value = kind;
@@ -126,8 +82,6 @@ export class Goldens {
     return form;
   }
 
-  // -- checking -------------------------------------------------------------------------------------------------------
-
   // Checks the draft after a pause in editing.
   judge(draft) {
     clearTimeout(this.timer);
@@ -136,9 +90,7 @@ export class Goldens {
   }
 
   async ask(draft) {
-    const headers = { "Content-Type": "application/json", "X-CSRFToken": token() };
-    const body = JSON.stringify({ policy: this.name, plugins: draft.plugins, ties: draft.ties });
-    const answer = await fetch(`${API}check/`, { method: "POST", headers, body }).catch(() => null);
+    const answer = await this.post("check/", { policy: this.name, plugins: draft.plugins, ties: draft.ties }).catch(() => null);
     if (!answer?.ok) return;
     const { results } = await answer.json();
     this.judged(results.filter((one) => one.state === "broken"));
@@ -148,7 +100,7 @@ export class Goldens {
       const tone = { kept: "good", broken: "bad", unknown: "wait" }[found?.state];
       row.querySelector("[data-under-draft]").replaceChildren(
         ...(found
-          ? [element("span", { class: `chip ${tone}` }, this.words[`golden-${found.state}`]), element("span", { class: "small" }, ` ${found.got}`)]
+          ? [element("span", { class: `chip ${tone}` }, this.word(found.state)), element("span", { class: "small" }, ` ${found.got}`)]
           : [element("span", { class: "muted" }, "–")]),
       );
     }

@@ -30,7 +30,7 @@ const attempt = byId("try") && new Try(byId("tried"), form, words);
 let broken = []; // the golden placements that break under the draft
 const agreed =
   byId("goldens") &&
-  new Goldens(byId("goldens"), words, {
+  new Goldens(words, {
     name: desk.name,
     judged(found) {
       broken = found;
@@ -359,7 +359,7 @@ const preview = byId("preview") && new Preview(byId("preview"), words, {
 });
 
 new MutationObserver(showNewerVersion).observe(byId("content"), { childList: true });
-if (byId("plans")) new Plans(words, { name: desk.name });
+if (byId("plans")) new Plans(words, desk.name);
 restore();
 drawState();
 check();

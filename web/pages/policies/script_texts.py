@@ -143,8 +143,8 @@ def _golden_texts() -> dict[str, str]:
             "activated."
         ),
         "golden-then": _("Evaluate on the cluster state of decision {decision} (otherwise on empty nodes)"),
-        "golden-agree": _("Add"),
-        "golden-added": _("{name} was added: expected {expected}, got {got}."),
+        "golden-save": _("Add"),
+        "golden-saved": _("{name} was added: expected {expected}, got {got}."),
         "golden-added-broken": _("{name} was added but currently fails: expected {expected}, got {got}."),
         "golden-change": _("Change {name}"),
         "golden-remove": _("Remove {name}?"),
