@@ -3,12 +3,13 @@ import { readNeeds } from "./binary-need.js";
 import { offerCommonWorkloads } from "./common-workloads.js";
 import { drawComparison } from "./compare.js";
 import { copyBy } from "./copying.js";
-import { element, fill, stateChip, words as readWords } from "./draw.js";
+import { element, stateChip, words as readWords } from "./draw.js";
 import { NodeGrid } from "./grid.js";
 import { holdButton } from "./hold-button.js";
 import { IsaPicker } from "./isa-picker.js";
 import { changedText, commandOf, curlOf } from "./manifest.js";
 import { NodeMatrix } from "./matrix.js";
+import { NodeChanges } from "./node-changes.js";
 import { Question, WISHES } from "./question.js";
 import { drawAnswer, drawProblem, marksOf } from "./result.js";
 
@@ -34,9 +35,8 @@ const grid = new NodeGrid(document.getElementById("grid"), words, {
   readout: document.getElementById("readout"),
   size: "dense",
 });
+const nodeChanges = new NodeChanges(words, nodes, () => ask());
 let mode = "form";
-let drain = [];
-let copies = {};
 let pinned = null; // URL query and fragment of the pinned question, or null
 let timer = null;
 let controller = null;
@@ -48,7 +48,7 @@ function question() {
   const wishes = Object.fromEntries(WISHES.map((name) => [name, field(name).value.trim()]).filter(([, value]) => value));
   return new Question({
     wishes, mode, yaml: yaml.value, nodes: nodesYaml.value, policy: field("policy").value,
-    policy2: field("policy2").value, drain: [...drain], copies: { ...copies }, nopreempt: field("nopreempt").checked,
+    policy2: field("policy2").value, drain: [...nodeChanges.drain], copies: { ...nodeChanges.copies }, nopreempt: field("nopreempt").checked,
   });
 }
 
@@ -59,13 +59,11 @@ function put(one) {
   field("policy").value = one.policy;
   field("policy2").value = one.policy2;
   field("nopreempt").checked = one.nopreempt;
-  drain = one.drain;
-  copies = one.copies;
   showMode(one.mode);
-  showNodes();
+  nodeChanges.put(one.drain, one.copies);
   for (const part of form.querySelectorAll("#more, #fleet-part")) {
     const filled = [...part.querySelectorAll("input[name], select[name], textarea")].some((input) => input.value);
-    if (filled || (part.id === "fleet-part" && (drain.length || Object.keys(copies).length))) part.open = true;
+    if (filled || (part.id === "fleet-part" && !nodeChanges.isEmpty)) part.open = true;
   }
 }
 
@@ -183,7 +181,7 @@ function show(mine, whole, first) {
   const offer = holdButton(words, mine, answered, cluster);
   drawAnswer(result, words, answered, matrixNodes, { margin, attempt, known, offer, scoring });
   const marks = marksOf(words, answered, matrixNodes);
-  for (const name of drain) marks.set(name, { kind: "out", words: words.drained });
+  for (const name of nodeChanges.drain) marks.set(name, { kind: "out", words: words.drained });
   ghosts.hidden = marks.size === 0;
   grid.mark(marks);
   everyNode.hidden = matrixNodes.length === 0;
@@ -261,57 +259,6 @@ function inForm({ field: name, from, to }) {
   return null;
 }
 
-// -- changes of nodes -------------------------------------------------------------------------------------------------
-
-function showNodes() {
-  const chip = (text, drop) => {
-    const close = element("button", { type: "button", "aria-label": fill(words["take-away"], { name: text }) }, "✕");
-    close.addEventListener("click", () => {
-      drop();
-      showNodes();
-      ask();
-    });
-    return element("span", { class: "chip" }, text, close);
-  };
-  const drained = drain.map((name) => chip(name, () => (drain = drain.filter((one) => one !== name))));
-  document.getElementById("drained").replaceChildren(...drained);
-  const added = Object.entries(copies).map(([name, count]) => chip(`${count} × ${name}`, () => delete copies[name]));
-  document.getElementById("copied-nodes").replaceChildren(...added);
-}
-
-function addNode(input, add) {
-  const name = input.value.trim();
-  if (!(name in nodes)) {
-    input.setCustomValidity(words["no-such-node"]);
-    input.reportValidity();
-    return;
-  }
-  add(name);
-  input.value = "";
-  showNodes();
-  ask();
-}
-
-function takesNodes(id, button, add) {
-  const input = document.getElementById(id);
-  input.addEventListener("input", () => input.setCustomValidity(""));
-  const adds = () => addNode(input, add);
-  document.getElementById(button).addEventListener("click", adds);
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") adds();
-  });
-}
-
-takesNodes("drain-name", "drain-add", (name) => (drain = [...new Set([...drain, name])]));
-takesNodes("copy-name", "copy-add", (name) => {
-  const count = Math.trunc(Number(document.getElementById("copy-count").value));
-  copies[name] = Math.min(5000, (copies[name] ?? 0) + Math.max(1, count || 1));
-});
-document.getElementById("fleet-part").addEventListener("toggle", () => {
-  const list = document.getElementById("node-names");
-  if (!list.children.length) list.append(...Object.keys(nodes).sort().map((value) => element("option", { value })));
-});
-
 // -- comparison -------------------------------------------------------------------------------------------------------
 
 function pin(one) {
@@ -379,12 +326,10 @@ form.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && event.target.matches("input")) event.preventDefault();
 });
 form.addEventListener("reset", () => {
-  drain = [];
-  copies = {};
   pinned = null;
   yaml.value = nodesYaml.value = binarySaid.textContent = "";
   copyText.hidden = document.getElementById("unpin").hidden = true;
-  showNodes();
+  nodeChanges.put();
   setTimeout(() => {
     field("isa").dispatchEvent(new Event("input"));
     ask();
