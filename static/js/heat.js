@@ -1,14 +1,13 @@
 // The heat map of a large fleet: one small square per node on a canvas, in rows by ISA family and pool, ordered by name.
 //
 // Positions use integer arithmetic, so the square under the pointer is found without a search, and a change repaints only one
-// square. The scale has 64 steps of one hue with even lightness in both themes. The state is drawn on top (⊘ as a slash,
-// ✕ as a cross), and the line below describes the node in words. The size of a square depends on the number of nodes. Arrow
-// keys move the focus, Enter opens the node.
+// square. The scale has even lightness in both themes. The state is drawn on top (⊘ as a slash, ✕ as a cross), and the line
+// below describes the node in words. The size of a square depends on the number of nodes. Arrow keys move the focus, Enter
+// opens the node.
 import { byName, FAMILIES, sentenceOf, stateOf } from "./grid.js";
 import { counted, element, keeping, percent, visible } from "./draw.js";
+import { HeatScale, STATE_LEVELS } from "./heat-scale.js";
 
-const STEPS = 64;
-const STOPS = 7;
 const LABEL_PIXELS = 132;
 const FAMILY_PIXELS = 22;
 const LARGEST = 26;
@@ -193,27 +192,6 @@ export class HeatMap {
     if (this.measure === "balance") this.repaint();
   }
 
-  readColours() {
-    const probe = element("i");
-    this.board.append(probe);
-    const read = (name) => {
-      probe.style.color = `var(${name})`;
-      return getComputedStyle(probe).color;
-    };
-    const numbers = (colour) => colour.match(/[\d.]+/g).slice(0, 3).map(Number);
-    const stops = Array.from({ length: STOPS }, (_, at) => numbers(read(`--heat-${at}`)));
-    this.table = Array.from({ length: STEPS }, (_, step) => {
-      const at = (step / (STEPS - 1)) * (STOPS - 1);
-      const low = Math.min(Math.floor(at), STOPS - 2);
-      return `rgb(${stops[low].map((from, part) => Math.round(from + (stops[low + 1][part] - from) * (at - low))).join(" ")})`;
-    });
-    this.colours = {};
-    for (const name of ["surface", "sunken", "line", "bad", "wait", "good", "text", "accent"]) {
-      this.colours[name] = read(`--${name}`);
-    }
-    probe.remove();
-  }
-
   // Position on the scale from 0 to 1, or null without a measurement.
   level(node) {
     if (this.measure !== "balance") return node[this.measure] ?? null;
@@ -223,8 +201,8 @@ export class HeatMap {
 
   repaint() {
     if (!this.pitch || !this.board.isConnected) return;
-    this.readColours();
-    this.context.fillStyle = this.colours.surface;
+    this.scale = new HeatScale(this.board);
+    this.context.fillStyle = this.scale.surface;
     this.context.fillRect(0, 0, this.width, this.height);
     for (const pool of this.pools) {
       for (let within = 0; within < pool.size; within += 1) {
@@ -234,36 +212,36 @@ export class HeatMap {
     }
     const number = counted(this.shown.length);
     this.canvas.setAttribute("aria-label", `${this.words.heat}: ${number} ${this.words["nodes-by"]} ${this.words[this.measure]}`);
-    this.options.legend?.replaceChildren(...this.legend());
+    this.options.legend?.replaceChildren(...this.scale.legend(this.measure, this.words));
   }
 
   paint(at) {
     if (!this.pitch) return;
     const [x, y] = this.corner(at);
-    this.context.fillStyle = this.colours.surface;
+    this.context.fillStyle = this.scale.surface;
     this.context.fillRect(x, y, this.pitch, this.pitch);
     this.square(at, x, y);
   }
 
   square(at, x, y) {
-    const { context, colours } = this;
+    const { context, scale } = this;
     const node = this.shown[at];
     const side = this.pitch - (this.pitch > 9 ? 2 : 1);
     const state = stateOf(node);
-    const level = this.measure === "state" ? { ready: 0.25, cordoned: 0.5, "not-ready": 0 }[state] : this.level(node);
+    const level = this.measure === "state" ? STATE_LEVELS[state] : this.level(node);
     const faded = this.hidden?.[at] || this.marks.get(node.name)?.kind === "out";
     context.globalAlpha = faded ? 0.16 : 1;
     if (level === null) {
-      context.strokeStyle = colours.line;
+      context.strokeStyle = scale.line;
       context.lineWidth = 1;
       context.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
     } else {
-      context.fillStyle = this.table[Math.round(Math.min(1, Math.max(0, level)) * (STEPS - 1))];
+      context.fillStyle = scale.colourOf(level);
       context.fillRect(x, y, side, side);
     }
     if (state !== "ready") this.sign(state, x, y, side);
     if (this.marks.get(node.name)?.kind === "ghost") {
-      context.strokeStyle = colours.accent;
+      context.strokeStyle = scale.accent;
       context.lineWidth = 2;
       context.strokeRect(x + 1, y + 1, side - 2, side - 2);
     }
@@ -272,7 +250,7 @@ export class HeatMap {
 
   // A slash for a cordoned node, a cross for a node that is not ready; both have a light edge on dark squares.
   sign(state, x, y, side) {
-    const { context, colours } = this;
+    const { context, scale } = this;
     context.beginPath();
     context.moveTo(x + 1, y + side - 1);
     context.lineTo(x + side - 1, y + 1);
@@ -280,31 +258,11 @@ export class HeatMap {
       context.moveTo(x + 1, y + 1);
       context.lineTo(x + side - 1, y + side - 1);
     }
-    for (const [style, width] of [[colours.surface, 3.5], [state === "not-ready" ? colours.bad : colours.text, 1.5]]) {
+    for (const [style, width] of [[scale.surface, 3.5], [state === "not-ready" ? scale.bad : scale.text, 1.5]]) {
       context.strokeStyle = style;
       context.lineWidth = width;
       context.stroke();
     }
-  }
-
-  legend() {
-    const { words } = this;
-    const ends = { balance: [words.even, words.uneven], state: null }[this.measure];
-    const scale = element("canvas", { class: "heat-scale", width: STEPS * 2, height: 10, "aria-hidden": "true" });
-    const context = scale.getContext("2d");
-    for (const [step, colour] of this.table.entries()) {
-      context.fillStyle = colour;
-      context.fillRect(step * 2, 0, 2, 10);
-    }
-    const parts = [element("span", { class: "heat-key slash" }), words.cordoned, element("span", { class: "heat-key cross" }), words["not-ready"]];
-    if (ends === null) {
-      const ready = element("span", { class: "heat-key" });
-      ready.style.background = this.table[Math.round(0.25 * (STEPS - 1))];
-      return [ready, words.ready, ...parts];
-    }
-    const [least, most] = ends ?? ["0 %", "100 %"];
-    const none = this.measure === "gpu" ? [element("span", { class: "heat-key none" }), words["no-cards"]] : [];
-    return [least, scale, most, ...none, ...parts];
   }
 
   // -- search, marks, read-out -----------------------------------------------------------------------------------------
