@@ -22,33 +22,22 @@ from numpy.typing import NDArray
 
 from hetsched.contracts.objects.workload import GpuDemand
 from hetsched.contracts.units import GPU_RESOURCES
-from hetsched.engine.cluster.columns import UNKNOWN, USAGE_RESOURCES, Bools, Floats, Ints
+from hetsched.engine.cluster.columns import UNKNOWN, USAGE_RESOURCES, Floats, Ints
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.compiled_terms import MOST_NUMBERS, BuiltinFilter, CompiledTerm, Formula
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.policy import ActivePlugin, Policy
 from hetsched.engine.framework.request import CompiledShape, Request
 from hetsched.engine.framework.scoring import Evaluator
-from hetsched.engine.framework.status import ALONE, SKIP, NoScore, Refusal, Skip
+from hetsched.engine.framework.status import SKIP
 
 from .loop_arrays import BLOCK, SPARSE, NodeValues, RequestKinds, Shapes, ShapeTotals, Terms, chunks, new_scratch
+from .static_parts import StaticPart, StaticParts
 from .terms import NOWHERE, FieldRows, GpuDemands
 
 _MOST_KEPT = 1024
 _MOST_CARDS = 62
 _MOST_BASES_BYTES = 2**28
-
-
-class _StaticPart(NamedTuple):
-    """Results of the STATIC plugins for all shapes with the same static keys.
-
-    `alone` is the only plugin that scores these shapes, empty if all plugins score them.
-    """
-
-    number: int
-    mask: Bools
-    scores: dict[str, Floats]
-    alone: str
 
 
 class ScoreSource(NamedTuple):
@@ -73,7 +62,6 @@ class Plans:
 
     def __init__(self, state: ClusterState, policy: Policy, evaluator: Evaluator, codes: Mapping[Formula, int]) -> None:
         self.state = state
-        self.evaluator = evaluator
         self._codes = codes
         self.epoch = state.epoch
         self.at = FieldRows(
@@ -88,9 +76,7 @@ class Plans:
         taking_part = [plugin for plugin in policy.plugins if not plugin.selective]
         gates = [plugin for plugin in policy.gates if plugin in taking_part]
         self._scores = [plugin for plugin in policy.scores if plugin in taking_part]
-        self._static_gates = [plugin for plugin in gates if plugin.static]
-        static = [plugin for plugin in taking_part if plugin in self._static_gates or plugin in self._scores]
-        self._static_keys = [plugin.static_key for plugin in static if plugin.static]
+        self._static_parts = StaticParts(state, evaluator, gates, self._scores)
         self._fits = any(plugin.info.compiled_filter is BuiltinFilter.RESOURCES for plugin in gates)
         self._card_filter = policy.card_filter
         self._load_gates = [p for p in gates if not p.static and p.info.compiled_filter is None]
@@ -107,9 +93,8 @@ class Plans:
             for plugins, point in ((self._load_gates, "pre-filter"), (self._uncompiled_scores, "pre-score"))
             for plugin in plugins
         )
-        self._parts: dict[tuple[Any, ...], _StaticPart | None] = {}
         self._base_ids: dict[tuple[int, int, str], int] = {}
-        self._base_parts: list[_StaticPart] = []
+        self._base_parts: list[StaticPart] = []
         self._sources: dict[tuple[int, int], list[ScoreSource]] = {}
         self._kind_ids: dict[bytes, int] = {}
         self._kinds: list[tuple[Ints, Ints]] = []
@@ -212,10 +197,7 @@ class Plans:
             return needs_full_cycle  # the allocation would include the predicted assignment of the kubelet
         if shape.gpu is not None and self._needs_choice(shape.gpu):
             return needs_full_cycle
-        key = tuple([static_key(request) for static_key in self._static_keys])
-        part = self._parts.get(key, _UNASKED)
-        if part is _UNASKED:
-            part = self._parts[key] = self._static_masks(request)
+        part = self._static_parts.of(request)
         if part is None or any(plugin.instance.pre_filter(request, state) is not SKIP for plugin in self._load_gates):
             return needs_full_cycle
         variant = self._variant(request, part)
@@ -230,42 +212,7 @@ class Plans:
         """Return whether the choice of GPUs depends on the links between them."""
         return self.at.cards > _MOST_CARDS or (bool(self.state.links) and gpu.count > 1)
 
-    def _static_masks(self, request: Request) -> _StaticPart | None:
-        """Return the results of the STATIC plugins for a shape, None if the loop cannot use them.
-
-        Shapes with the same static keys have the same results.
-        """
-        state = self.state
-        mask: Bools = np.ones(self._nodes, np.bool_)
-        scores: dict[str, Floats] = {}
-        for plugin in self._static_gates:
-            answer = plugin.instance.pre_filter(request, state) if plugin.serves("pre-filter") else None
-            if isinstance(answer, Refusal):
-                return None
-            if answer is SKIP:
-                continue
-            if answer is not None:
-                narrowed: Bools = np.zeros(self._nodes, np.bool_)
-                narrowed[answer] = True
-                mask &= narrowed
-            if plugin.serves("filter"):
-                mask &= self.evaluator.static_filter(request, plugin)
-        for plugin in self._scores:
-            if not plugin.static:
-                continue
-            verdict: None | Skip | NoScore = None
-            if plugin.serves("pre-score"):
-                verdict = plugin.instance.pre_score(request, state)
-            if verdict is SKIP:
-                continue
-            if plugin.serves("normalize-score"):
-                return None
-            scores[plugin.name] = self.evaluator.static_score(request, plugin)
-            if verdict is ALONE:
-                return _StaticPart(len(self._parts), mask, {plugin.name: scores[plugin.name]}, plugin.name)
-        return _StaticPart(len(self._parts), mask, scores, "")
-
-    def _base(self, part: _StaticPart, card: int) -> int:
+    def _base(self, part: StaticPart, card: int) -> int:
         """Return the id of the static totals of `part`; nodes with too few healthy GPUs for `card` have -inf."""
         cards = int(self.shapes.cards.number[card])
         key = (part.number, cards, part.alone)
@@ -289,7 +236,7 @@ class Plans:
             self.shapes.bases[found, rows] = total
         return found
 
-    def _variant(self, request: Request, part: _StaticPart) -> int:
+    def _variant(self, request: Request, part: StaticPart) -> int:
         """Return the id of a shape's variant (formulas and numbers), or -1 if a formula does not cover the shape."""
         shape = request.shape
         key: tuple[Hashable, ...] = (part.alone, *part.scores, *[term_key(shape) for term_key in self._term_keys])
@@ -298,7 +245,7 @@ class Plans:
             found = self._variant_ids[key] = self._new_variant(request, part)
         return found
 
-    def _new_variant(self, request: Request, part: _StaticPart) -> int:
+    def _new_variant(self, request: Request, part: StaticPart) -> int:
         codes = np.full(len(self._terms), UNKNOWN, np.int64)
         numbers = np.zeros((len(self._terms), MOST_NUMBERS))
         scoring = set(part.scores)
@@ -415,9 +362,6 @@ class Plans:
             wider: dict[str, Any] = {name: _grown(getattr(self.shapes, name), count) for name in names}
             self.shapes = self.shapes._replace(**wider)
             self.shapes.kind[before:] = self.shapes.slot[before:] = UNKNOWN
-
-
-_UNASKED = _StaticPart(UNKNOWN, np.zeros(0, np.bool_), {}, "")
 
 
 def _grown(array: NDArray[Any], count: int) -> NDArray[Any]:
