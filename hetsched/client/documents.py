@@ -23,7 +23,7 @@ from hetsched.contracts.api.decision import (
     Verdict,
 )
 from hetsched.contracts.api.explanation import Changed, Gang, NextStep
-from hetsched.contracts.api.workload import HeldPod, ItemProblem, ObjectRow, PodState
+from hetsched.contracts.api.workload import HeldPod, ItemAnswer, ObjectRow, PodState
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import from_parts
 from hetsched.contracts.objects.allocation import Allocation, CardGrant, IsaGrant, ZoneGrant
@@ -246,20 +246,6 @@ class QueuedPod(Answer, frozen=True):
     tried_at: datetime | None = None
     again_at: datetime | None = None
     created_at: datetime | None = None
-
-
-class ItemAnswer(Part, frozen=True):
-    """Result of one item of a batch: the workload or the problem."""
-
-    index: int
-    status: int
-    key: str = ""
-    id: str = ""
-    state: str = ""
-    pods: tuple[PodState, ...] = ()
-    replayed: bool = False
-    warnings: tuple[ManifestWarning, ...] = ()
-    problem: ItemProblem | None = None
 
 
 class BatchAnswer(Answer, frozen=True):

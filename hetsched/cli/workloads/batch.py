@@ -18,8 +18,7 @@ import typer
 from rich.text import Text
 
 from hetsched.client import BatchAnswer, End, Goal, Refused
-from hetsched.client.documents import ItemAnswer
-from hetsched.contracts.api.workload import ItemProblem
+from hetsched.contracts.api.workload import ItemAnswer, ItemProblem
 
 from ..client import DEFAULT_SERVER, Client, ServerOption, TokenOption, connect
 from ..options import PlacementPolicy, PodFiles, Priority, Strict, TargetCluster, WaitGoal, check_key_option, read_each

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hetsched.contracts.objects.allocation import CardGrant
+from hetsched.contracts.objects.warnings import ManifestWarning
 
 
 class PodState(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,6 +36,20 @@ class ItemProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     detail: str
     place: str = ""
     hint: str = ""
+
+
+class ItemAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Result of one item: status 202 with its workload, or another status with a problem."""
+
+    index: int
+    status: int
+    key: str = ""
+    id: str = ""
+    state: str = ""
+    pods: tuple[PodState, ...] = ()
+    replayed: bool = False
+    warnings: tuple[ManifestWarning, ...] = ()
+    problem: ItemProblem | None = None
 
 
 class HeldPod(msgspec.Struct, frozen=True, rename="camel"):

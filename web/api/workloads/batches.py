@@ -23,10 +23,10 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.access.subject import Subject
+from hetsched.contracts.api.workload import ItemAnswer, ItemProblem, PodState
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
-from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.inventory.node_loads import Conflict
 from hetsched.placement.models import Hold
 from hetsched.placement.quotas import lock_names
@@ -35,10 +35,10 @@ from hetsched.storage.write_lock import write_transaction
 
 from .. import bodies
 from ..documents import Document, Request
-from ..problems import ItemProblem, RequestRefused, refusal_of
+from ..problems import RequestRefused, refusal_of
 from ..rates import SUBMIT, max_submissions, take_token
 from ..views import ApiView, answer
-from .submissions import ParsedSubmission, PodState, Submit, accept_parsed, check_key, idempotency_key, parse_submission
+from .submissions import ParsedSubmission, Submit, accept_parsed, check_key, idempotency_key, parse_submission
 
 MOST_ITEMS = 500
 MOST_TOGETHER = 100  # maximum number of items in one transaction, because other writers wait for it
@@ -62,20 +62,6 @@ class Batch(Request, frozen=True):
     policy: str = ""
     priority: int | None = None
     callback_url: str = ""
-
-
-class ItemAnswer(Document, frozen=True, omit_defaults=True):
-    """Result of one item: status 202 with its workload, or another status with a problem."""
-
-    index: int
-    status: int
-    key: str = ""
-    id: str = ""
-    state: str = ""
-    pods: list[PodState] = []
-    replayed: bool = False
-    warnings: list[ManifestWarning] = []
-    problem: ItemProblem | None = None
 
 
 class BatchAnswer(Document, frozen=True):
@@ -225,8 +211,7 @@ def _submit_item(index: int, looked: _Looked, own_key: str, key: str, subject: S
     said = done.response
     return ItemAnswer(
         index, 202, key=own_key, id=done.workload_id, state=said["state"],
-        pods=[PodState(**pod) for pod in said["pods"]], replayed=done.replayed,
-        warnings=list(looked.warnings),
+        pods=tuple(PodState(**pod) for pod in said["pods"]), replayed=done.replayed, warnings=looked.warnings,
     )  # fmt: skip
 
 
