@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 from django.db import IntegrityError
@@ -40,6 +40,13 @@ def cluster_topic(cluster: Cluster) -> str:
 
 def node_topic(cluster: Cluster, node_name: str) -> str:
     return f"node:{cluster.name}/{node_name}"
+
+
+def check_name(name: str, code: str, *, reserved: Collection[str] = ()) -> None:
+    """Check that a name is a DNS label and not reserved. Raises: InputError `code`."""
+    if not re.fullmatch(DNS_LABEL.regex, name) or name in reserved:
+        message = Message("{text} is not a valid name", text=repr(name[:80]))
+        raise InputError(code, message, place="name", hint=str(DNS_LABEL.message))
 
 
 def require_reason(reason: str) -> str:

@@ -11,7 +11,6 @@ Invariant: a run writes nothing if its collector was changed after the run start
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -39,10 +38,10 @@ from hetsched.journal.publish import publish_many
 from hetsched.storage.sealed_secrets import seal, unseal
 from hetsched.storage.write_lock import write_transaction
 
-from .actions import cluster_topic, node_topic, require_reason
+from .actions import check_name, cluster_topic, node_topic, require_reason
 from .facts import new_facts, write_facts
 from .freshness import SAMPLE_COLUMNS, mark_expired, set_usage
-from .models import DNS_LABEL, Cluster, Node
+from .models import Cluster, Node
 from .models.collectors import Collector
 from .models.node_facts import NodeFacts
 from .node_loads import advance, write_columns
@@ -82,9 +81,7 @@ def configure(
     `SourceNotAllowed`, `TokenMissing`, `CollectorsTooMany` or `SecretKeyMissing`.
     """
     reason = require_reason(reason)
-    if not re.fullmatch(DNS_LABEL.regex, name):
-        message = Message("{text} is not a valid name", text=repr(name[:80]))
-        raise InputError("CollectorNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
+    check_name(name, "CollectorNameInvalid")
     made = registry.build(kind, params)
     check_hosts(made.urls())
     load = registry.load_collectors()[kind].load

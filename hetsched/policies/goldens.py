@@ -9,7 +9,6 @@ reports those that broke or recovered.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -27,8 +26,8 @@ from hetsched.contracts.message import Message, shortened
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.isa.isa_strings import required_isa
-from hetsched.inventory.actions import require_reason
-from hetsched.inventory.models import DNS_LABEL, Cluster
+from hetsched.inventory.actions import check_name, require_reason
+from hetsched.inventory.models import Cluster
 from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
@@ -67,9 +66,7 @@ def save_golden(
     `GoldensTooMany`, `GoldenStateTooLarge`, `PolicyUnknown`, or the errors of the manifest or the instruction set.
     """
     reason = require_reason(reason)
-    if not re.fullmatch(DNS_LABEL.regex, name) or name in RESERVED:
-        message = Message("{text} is not a valid name", text=repr(name[:80]))
-        raise InputError("GoldenNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
+    check_name(name, "GoldenNameInvalid", reserved=RESERVED)
     pod = pod or read_pod(manifest, cluster)
     expectation.checked()
     if expectation.isa:

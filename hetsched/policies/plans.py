@@ -10,7 +10,6 @@ result is saved only if the plan was not changed or removed in the meantime; a c
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 
 import msgspec
@@ -22,8 +21,8 @@ from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, joined, shortened
 from hetsched.contracts.times import rfc3339
-from hetsched.inventory.actions import require_reason
-from hetsched.inventory.models import DNS_LABEL, Cluster
+from hetsched.inventory.actions import check_name, require_reason
+from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
 from hetsched.storage.write_lock import write_transaction
@@ -65,9 +64,7 @@ def save_plan(
     `PolicyKeptInCluster`, `PolicyVersionUnknown` or `ClusterUnknown`.
     """
     reason, now = require_reason(reason), now or timezone.now()
-    if not re.fullmatch(DNS_LABEL.regex, name) or name in RESERVED:
-        message = Message("{text} is not a valid name", text=repr(name[:80]))
-        raise InputError("PlanNameInvalid", message, place="name", hint=str(DNS_LABEL.message))
+    check_name(name, "PlanNameInvalid", reserved=RESERVED)
     policy = Policy.objects.select_related("keeper").filter(name=policy_name).first()
     if policy is None:
         raise policy_unknown_error(policy_name)
