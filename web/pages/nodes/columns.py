@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -42,11 +43,6 @@ def _bar_cell(row: NodeListRow, resource: str) -> Cell:
     return Cell(None) if used is None else Cell(percent(used), look="bar", tone=resource, ratio=used)
 
 
-def _amount_cell(row: NodeListRow, resource: str, amount: Callable[[NodeListRow], float | None]) -> Cell:
-    found = amount(row)
-    return Cell(None if found is None else amount_words(resource, int(found)))
-
-
 def _card_memory_cell(row: NodeListRow) -> Cell:
     found = row.summary.card_memory_bytes
     return Cell(None if found is None else bytes_words(found))
@@ -54,6 +50,16 @@ def _card_memory_cell(row: NodeListRow) -> Cell:
 
 def _reported_cell(row: NodeListRow) -> Cell:
     return Cell(row.updated_at, look="time")
+
+
+def _amount_column(name: str, label: Any, resource: str, amount: Callable[[NodeListRow], float | None]) -> Column:
+    """Return the column of an amount of CPU or memory, which is hidden by default."""
+
+    def cell(row: NodeListRow) -> Cell:
+        found = amount(row)
+        return Cell(None if found is None else amount_words(resource, int(found)))
+
+    return Column(name, label, amount, cell, number=True, shown=False, falling=True)
 
 
 COLUMNS = (
@@ -66,43 +72,11 @@ COLUMNS = (
     Column("memory", gettext_lazy("Memory"), ratio(MEMORY), partial(_bar_cell, resource="memory"), falling=True),
     Column("gpu", gettext_lazy("GPU"), ratio("gpu"), partial(_bar_cell, resource="gpu"), falling=True),
     Column("pods", gettext_lazy("Pods"), lambda row: row.pods, number=True, falling=True),
-    Column(
-        "free.cpu",
-        gettext_lazy("Free CPUs"),
-        free(CPU),
-        partial(_amount_cell, resource=CPU, amount=free(CPU)),
-        number=True,
-        shown=False,
-        falling=True,
-    ),
-    Column(
-        "free.memory",
-        gettext_lazy("Free memory"),
-        free(MEMORY),
-        partial(_amount_cell, resource=MEMORY, amount=free(MEMORY)),
-        number=True,
-        shown=False,
-        falling=True,
-    ),
+    _amount_column("free.cpu", gettext_lazy("Free CPUs"), CPU, free(CPU)),
+    _amount_column("free.memory", gettext_lazy("Free memory"), MEMORY, free(MEMORY)),
     Column("free.gpu", gettext_lazy("Free GPUs"), free("gpu"), number=True, shown=False, falling=True),
-    Column(
-        "total.cpu",
-        gettext_lazy("CPUs"),
-        whole(CPU),
-        partial(_amount_cell, resource=CPU, amount=whole(CPU)),
-        number=True,
-        shown=False,
-        falling=True,
-    ),
-    Column(
-        "total.memory",
-        gettext_lazy("Memory capacity"),
-        whole(MEMORY),
-        partial(_amount_cell, resource=MEMORY, amount=whole(MEMORY)),
-        number=True,
-        shown=False,
-        falling=True,
-    ),
+    _amount_column("total.cpu", gettext_lazy("CPUs"), CPU, whole(CPU)),
+    _amount_column("total.memory", gettext_lazy("Memory capacity"), MEMORY, whole(MEMORY)),
     Column("total.gpu", gettext_lazy("GPUs"), lambda row: row.cards, number=True, shown=False, falling=True),
     Column(
         "gpu.model",
