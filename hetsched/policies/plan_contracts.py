@@ -9,10 +9,18 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
+from django.utils.translation import gettext_lazy as _
 
 from hetsched.contracts.documents import to_plain
 
 Metric = Literal["gpuAllocation", "cpuUtilization", "memoryUtilization", "balance", "pendingPods"]
+METRIC_NAMES = {
+    "gpuAllocation": _("GPU allocation (0–1)"),
+    "cpuUtilization": _("CPU requested (0–1)"),
+    "memoryUtilization": _("Memory requested (0–1)"),
+    "balance": _("Balance (0–1)"),
+    "pendingPods": _("Pending pods (number)"),
+}
 Version = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 MOST_DECISIONS = 10_000
 

@@ -25,16 +25,8 @@ from hetsched.storage.write_lock import write_transaction
 
 from .goldens import save_golden
 from .models import GoldenPlacement, Policy, PolicyPlan
-from .plan_contracts import Condition, Once
+from .plan_contracts import METRIC_NAMES, Condition, Once
 from .plans import save_plan
-
-_METRICS = [
-    ("gpuAllocation", _("GPU allocation (0–1)")),
-    ("cpuUtilization", _("CPU requested (0–1)")),
-    ("memoryUtilization", _("Memory requested (0–1)")),
-    ("balance", _("Balance (0–1)")),
-    ("pendingPods", _("Pending pods (number)")),
-]
 
 
 def _number(*, max_value: int = 2**31 - 1, **options: Any) -> forms.IntegerField:
@@ -156,7 +148,7 @@ class PlanForm(WorkflowForm):
         required=False,
         help_text=_("Cluster of the metric."),
     )
-    metric = forms.ChoiceField(label=_("Metric"), choices=_METRICS, required=False)
+    metric = forms.ChoiceField(label=_("Metric"), choices=list(METRIC_NAMES.items()), required=False)
     above = forms.FloatField(label=_("Above"), required=False)
     above_version = _number(label=_("activates version"))
     below = forms.FloatField(label=_("Below"), required=False)

@@ -30,19 +30,13 @@ from hetsched.placement.models import Decision
 from hetsched.policies.documents import TOPIC
 from hetsched.policies.manifest import manifest_of, pod_text
 from hetsched.policies.models import GoldenPlacement, Policy, PolicyObject, PolicyPlan, PolicyRevision, RevisionState
+from hetsched.policies.plan_contracts import METRIC_NAMES
 from web.api.policies.policies import etag
 
 from ..shell import Shell, page
 from .rows import rows_of
 from .script_texts import editor_texts
 
-METRICS = {
-    "gpuAllocation": gettext_lazy("GPU allocation (0–1)"),
-    "cpuUtilization": gettext_lazy("CPU requested (0–1)"),
-    "memoryUtilization": gettext_lazy("Memory requested (0–1)"),
-    "balance": gettext_lazy("Balance (0–1)"),
-    "pendingPods": gettext_lazy("Pending pods (number)"),
-}
 _STATES = {
     PolicyPlan.WAITING: gettext_lazy("scheduled"),
     PolicyPlan.DONE: gettext_lazy("done"),
@@ -79,7 +73,7 @@ def plan_text(plan: PolicyPlan) -> str:
         "v%(low)d if it is below %(below)g"
     ) % {
         "cluster": condition.cluster,
-        "metric": METRICS[condition.metric],
+        "metric": METRIC_NAMES[condition.metric],
         "above": condition.above,
         "high": condition.above_version,
         "below": condition.below,
@@ -117,7 +111,7 @@ def policy(shell: Shell, name: str) -> HttpResponse:
         "objects": PolicyObject.objects.filter(name=found.name).select_related("cluster"),
         "goldens": _goldens(found.name),
         "plans": plan_rows(found),
-        "metrics": METRICS.items(),
+        "metrics": METRIC_NAMES.items(),
         "etag": etag(found),
         "may_edit": subject.may(Action.EDIT_POLICY),
         "desk": _editor_data(
