@@ -22,8 +22,8 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS, ask
 from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
+from hetsched.adapters.kubernetes.connections.access_review import DISCOVERY_RIGHTS, ask
 from hetsched.adapters.kubernetes.leader_lease import holder_of_lease
 from hetsched.adapters.kubernetes.node_discovery import (
     AcceptedNodeFacts,

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from celery import shared_task
 
-from hetsched.adapters.kubernetes.access_review import SECRETS
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connections.access_review import SECRETS
 from hetsched.adapters.oci.pull_secrets import credential_for
 from hetsched.adapters.oci.reference import parse_reference
 from hetsched.adapters.oci.registry import look_up

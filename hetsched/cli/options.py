@@ -276,7 +276,7 @@ def read_kubeconfig(path: Path, context: str) -> dict[str, Any]:
 
     Raises: InputError.
     """
-    from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, one_context, read
+    from hetsched.adapters.kubernetes.connections.kubeconfig import MAX_BYTES, one_context, read
 
     place = f"--kubeconfig {path}"
     try:

@@ -70,7 +70,7 @@ def check_version(version: str) -> Iterator[Check]:
 
 
 def _rights(cluster: Cluster) -> Iterator[Check]:
-    from hetsched.adapters.kubernetes.access_review import PULL_RIGHTS, RIGHTS, ask
+    from hetsched.adapters.kubernetes.connections.access_review import PULL_RIGHTS, RIGHTS, ask
 
     namespaces = cluster.connection.enrolled_namespaces
     granted = 0

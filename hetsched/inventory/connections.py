@@ -141,7 +141,7 @@ def is_in_shadow(cluster_id: int) -> bool:
 
 def server_address(connection: Connection) -> str:
     """Return `host:port` of the API server, or `in-cluster`."""
-    from hetsched.adapters.kubernetes.kubeconfig import host_of
+    from hetsched.adapters.kubernetes.connections.kubeconfig import host_of
 
     return host_of(connection.server) if connection.server else "in-cluster"
 
@@ -154,8 +154,8 @@ def api_of(cluster: Cluster) -> Api:
     `KubeconfigRefused`, or the errors of a program for credentials.
     """
     from hetsched.adapters.kubernetes.api import Api
-    from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
-    from hetsched.adapters.kubernetes.kubeconfig import Access
+    from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig, inside
+    from hetsched.adapters.kubernetes.connections.kubeconfig import Access
 
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
@@ -202,8 +202,8 @@ def discovery_api(cluster: Cluster) -> tuple[Api, Message]:
     Inside a cluster, the client uses the service account of this process. Raises: the same errors as `api_of`.
     """
     from hetsched.adapters.kubernetes.api import Api
-    from hetsched.adapters.kubernetes.connection import from_kubeconfig, inside
-    from hetsched.adapters.kubernetes.kubeconfig import Access
+    from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig, inside
+    from hetsched.adapters.kubernetes.connections.kubeconfig import Access
 
     connection = Connection.objects.filter(cluster=cluster).first()
     if connection is None:
@@ -291,7 +291,7 @@ def _read_context(kubeconfig: Any, context: str) -> tuple[str, str]:
     """Return one context of a kubeconfig, as text, and its server address; return two empty strings for None."""
     if kubeconfig is None:
         return "", ""
-    from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read
+    from hetsched.adapters.kubernetes.connections.kubeconfig import Access, one_context, read
 
     document = read(kubeconfig.encode()) if isinstance(kubeconfig, str) else kubeconfig
     kept = one_context(document, context=context, programs=allowed_programs())
@@ -319,7 +319,7 @@ def allowed_programs() -> ExecPolicy:
 
 def check_server(server: str) -> None:
     """Reject a server that HETSCHED_CLUSTER_HOSTS does not allow. Raises: InputError `ClusterHostNotAllowed`."""
-    from hetsched.adapters.kubernetes.kubeconfig import host_of
+    from hetsched.adapters.kubernetes.connections.kubeconfig import host_of
 
     host = host_of(server)
     allowed = settings.HETSCHED_CLUSTER_HOSTS

@@ -30,7 +30,7 @@ from .connections import check_server, purpose_of
 from .models import Connection
 
 if TYPE_CHECKING:
-    from hetsched.adapters.kubernetes.service_account_tokens import TokenClaims
+    from hetsched.adapters.kubernetes.connections.service_account_tokens import TokenClaims
 
 RENEW_AFTER = 0.8
 SPREAD = 0.05
@@ -64,7 +64,7 @@ def renew_tokens(now: datetime) -> int:
 
 def _renew(connection: Connection, purpose: str, now: datetime) -> tuple[StoredToken | None, bool]:
     """Renew one token if it is due; return its state, None if it is not renewable, and whether it was renewed."""
-    from hetsched.adapters.kubernetes.service_account_tokens import claims_of
+    from hetsched.adapters.kubernetes.connections.service_account_tokens import claims_of
 
     sealed, subject = getattr(connection, COLUMNS[purpose]), purpose_of(connection.cluster, purpose)
     try:
@@ -94,9 +94,9 @@ def _renew(connection: Connection, purpose: str, now: datetime) -> tuple[StoredT
 def _requested_token(kept: dict[str, Any], claims: TokenClaims) -> tuple[str, Message]:
     """Return a new token, or the reason why there is none."""
     from hetsched.adapters.kubernetes.api import Api, ApiFailure
-    from hetsched.adapters.kubernetes.connection import from_kubeconfig
-    from hetsched.adapters.kubernetes.kubeconfig import Access
-    from hetsched.adapters.kubernetes.service_account_tokens import request_token
+    from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
+    from hetsched.adapters.kubernetes.connections.kubeconfig import Access
+    from hetsched.adapters.kubernetes.connections.service_account_tokens import request_token
 
     try:
         check_server(Access(kept).server)

@@ -8,7 +8,7 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 
-from hetsched.adapters.kubernetes import service_account_tokens
+from hetsched.adapters.kubernetes.connections import service_account_tokens
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import ClusterKind

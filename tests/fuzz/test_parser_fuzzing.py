@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.adapters.kubernetes import kubeconfig
+from hetsched.adapters.kubernetes.connections import kubeconfig
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.signatures import sign, verify

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import PODS
 
 from .control_plane import ControlPlane

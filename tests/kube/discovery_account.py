@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.node_discovery import is_guarded
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, TOPOLOGIES
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from tests.system import link
 
 from .control_plane import ControlPlane

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api, Resource
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod

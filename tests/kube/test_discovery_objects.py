@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from django.conf import LazySettings
 
-from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS
 from hetsched.adapters.kubernetes.api import Api, Resource
+from hetsched.adapters.kubernetes.connections.access_review import DISCOVERY_RIGHTS
 from hetsched.adapters.kubernetes.leader_lease import Election
 from hetsched.adapters.kubernetes.resources import NODE_GPUS, NODES, TOPOLOGIES
 from hetsched.contracts.api.discovery import Discovery

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes.access_review import DISCOVERY_RIGHTS, SECRETS, ask
 from hetsched.adapters.kubernetes.api import Api, ApiFailure, Resource
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.access_review import DISCOVERY_RIGHTS, SECRETS, ask
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.node_discovery import MANAGER, REFUSAL
 from hetsched.adapters.kubernetes.resources import LEASES, NODE_GPUS, NODES, PODS, TOPOLOGIES
 from tests.kube import discovery_account, kinds

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes.access_review import PULL_RIGHTS, SECRETS, ask
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.access_review import PULL_RIGHTS, SECRETS, ask
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.inventory.models import Cluster, Connection, ImageIndex, Node
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.queries.invariants import check_invariants

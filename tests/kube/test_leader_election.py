@@ -10,7 +10,7 @@ import pytest
 
 from hetsched.adapters.kubernetes import leader_lease
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.leader_lease import DURATION_SECONDS, Election
 from hetsched.adapters.kubernetes.resources import LEASES
 from hetsched.contracts.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache
 from hetsched.placement.models import Decision, Pod

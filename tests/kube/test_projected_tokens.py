@@ -15,7 +15,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.service_account_tokens import TOKEN_REVIEWS, TokenHolder, holder_of
+from hetsched.adapters.kubernetes.connections.service_account_tokens import TOKEN_REVIEWS, TokenHolder, holder_of
 from hetsched.contracts.messages.agent_message import AgentMessage, digest_of
 from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa
 from hetsched.inventory import connections

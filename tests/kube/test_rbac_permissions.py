@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from hetsched.adapters.kubernetes.access_review import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.binding import BindingRequest
+from hetsched.adapters.kubernetes.connections.access_review import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kubernetes.devices.allocation import allocate, release
 from hetsched.adapters.kubernetes.eviction import EvictionResult, EvictionTarget, evict, mark_victim
 from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted

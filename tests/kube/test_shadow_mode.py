@@ -16,9 +16,9 @@ import pytest
 import yaml
 from django.conf import LazySettings
 
-from hetsched.adapters.kubernetes.access_review import RIGHTS, ask
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.access_review import RIGHTS, ask
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster

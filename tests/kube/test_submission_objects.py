@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.files import parse_workload
-from hetsched.adapters.kubernetes.access_review import JOBS
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.connections.access_review import JOBS
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.models import Cluster, Connection, Node

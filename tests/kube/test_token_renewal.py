@@ -18,10 +18,10 @@ import yaml
 from django.conf import LazySettings
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes.access_review import Right, ask
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
-from hetsched.adapters.kubernetes.service_account_tokens import ACCOUNTS, TokenClaims, claims_of
+from hetsched.adapters.kubernetes.connections.access_review import Right, ask
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.service_account_tokens import ACCOUNTS, TokenClaims, claims_of
 from hetsched.inventory import connections, token_renewal
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connection_check import check_cluster

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from tests.kube.control_plane import API_SERVER, DISABLED_PLUGINS, ControlPlane
 from tests.system.processes import Process, plain_environment, python, wait_until
 

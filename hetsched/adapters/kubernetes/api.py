@@ -21,7 +21,7 @@ from hetsched.adapters.http.outbound import reach
 from hetsched.contracts.errors import InputError, with_hint
 from hetsched.contracts.message import Message, shortened, verbatim
 
-from .connection_pool import GUARDED
+from .connections.connection_pool import GUARDED
 from .wire import Connect, Wire, WireError
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL, ObjectToCreate
 from hetsched.contracts.objects.workload import PodSpec
 
-from .access_review import SUBMITTED
 from .api import Api, ApiFailure, Resource
+from .connections.access_review import SUBMITTED
 
 # With its suffix, a name has at most 63 characters, because pods have the name of their controller as a label value.
 MOST_NAME = 52

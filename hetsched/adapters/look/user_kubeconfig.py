@@ -1,8 +1,8 @@
 """Connection of a user's own kubeconfig, on the user's machine.
 
-Unlike `kubernetes.kubeconfig`, which validates kubeconfigs of other parties, this module trusts the kubeconfig: it
-reads files and runs exec plugins, as kubectl does. Several files (`KUBECONFIG`) are merged; the first entry of a name
-is used, and relative paths start at the folder of their file.
+Unlike `kubernetes.connections.kubeconfig`, which validates kubeconfigs of other parties, this module trusts the
+kubeconfig: it reads files and runs exec plugins, as kubectl does. Several files (`KUBECONFIG`) are merged; the first
+entry of a name is used, and relative paths start at the folder of their file.
 Source: Kubernetes documentation, "Organizing Cluster Access Using kubeconfig Files".
 Invariant: no message contains a credential.
 """
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from hetsched.adapters.exec_credentials.plugin import read_plugin
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, read
+from hetsched.adapters.kubernetes.connections.kubeconfig import MAX_BYTES, read
 from hetsched.contracts.errors import InputError
 
 from .exec_plugins import run_plugin
@@ -172,7 +172,7 @@ def _configuration(cluster: _KubeconfigEntry, user: _KubeconfigEntry) -> client.
             raise _malformed("users.user.token", "the token is not one line of ASCII text")
         made.api_key["BearerToken"] = f"Bearer {token}"
     if certificate:
-        from hetsched.adapters.kubernetes.connection import use_client_certificate
+        from hetsched.adapters.kubernetes.connections.connection import use_client_certificate
 
         use_client_certificate(made, certificate, key)
     return made

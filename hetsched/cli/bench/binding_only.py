@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.reflector import Reflector, Upserted
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 from hetsched.lab.bench.processes import cpu_of, used_seconds

@@ -18,8 +18,8 @@ from hetsched.adapters.exec_credentials.allowed_programs import ExecPolicy
 from hetsched.adapters.exec_credentials.kept_credential import KeptCredential
 from hetsched.adapters.exec_credentials.plugin import read_plugin
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
-from hetsched.adapters.kubernetes.kubeconfig import Access, one_context
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.kubeconfig import Access, one_context
 from hetsched.contracts.errors import InputError
 
 from .kubeconfigs import certificate, key_of, kubeconfig

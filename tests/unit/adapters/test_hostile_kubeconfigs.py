@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes import kubeconfig as reading
-from hetsched.adapters.kubernetes.kubeconfig import Access, one_context, read
+from hetsched.adapters.kubernetes.connections import kubeconfig as reading
+from hetsched.adapters.kubernetes.connections.kubeconfig import Access, one_context, read
 from hetsched.contracts.errors import InputError
 
 from .kubeconfigs import certificate, encoded, key_of, kubeconfig

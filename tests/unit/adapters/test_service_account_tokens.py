@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsched.adapters.kubernetes.service_account_tokens import TokenClaims, claims_of
+from hetsched.adapters.kubernetes.connections.service_account_tokens import TokenClaims, claims_of
 from hetsched.inventory.token_renewal import renewal_time
 
 CLAIMS = {"sub": "system:serviceaccount:team:agent", "aud": ["a", "b"], "iat": 1_000, "exp": 4_600}

@@ -89,7 +89,7 @@ def agent_of(request: Any) -> AgentIdentity:
 
 def _identity(cluster_name: str, token: str) -> AgentIdentity | None:
     from hetsched.adapters.kubernetes.api import ApiFailure
-    from hetsched.adapters.kubernetes.service_account_tokens import holder_of
+    from hetsched.adapters.kubernetes.connections.service_account_tokens import holder_of
     from hetsched.inventory.connections import api_of
 
     try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.contracts.errors import InputError
 from hetsched.lab.bench.measure import BenchmarkRow, Checks, Progress, Scenario, machine, row
 

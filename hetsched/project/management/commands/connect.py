@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from hetsched.adapters.kubernetes.connection import inside
-from hetsched.adapters.kubernetes.kubeconfig import MAX_BYTES, read
+from hetsched.adapters.kubernetes.connections.connection import inside
+from hetsched.adapters.kubernetes.connections.kubeconfig import MAX_BYTES, read
 from hetsched.contracts.errors import InputError
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.connections import connect

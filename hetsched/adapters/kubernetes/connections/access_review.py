@@ -14,10 +14,10 @@ import msgspec
 
 from hetsched.contracts.documents import encode
 
-from .api import Api, ApiFailure, Resource
-from .leader_lease import NAME, NAMESPACE
-from .pod_events import EVENTS
-from .resources import (
+from ..api import Api, ApiFailure, Resource
+from ..leader_lease import NAME, NAMESPACE
+from ..pod_events import EVENTS
+from ..resources import (
     CLAIMS,
     DEVICE_CLASSES,
     LEASES,

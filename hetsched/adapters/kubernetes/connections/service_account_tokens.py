@@ -18,7 +18,7 @@ import msgspec
 
 from hetsched.contracts.documents import encode
 
-from .api import Api, Resource
+from ..api import Api, Resource
 
 AUDIENCE = "hetsched"
 ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
