@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +55,12 @@ def read_machine(
     nvidia_smi: bytes | None = None,
     meter: UsageMeter | None = None,
     kubelet: PodResourcesClient | None = None,
-    uids: Mapping[tuple[str, str], str] | None = None,
 ) -> AgentReport:
     """Return the machine's report; `node` is its node name, by default the host name.
 
     `nvidia_smi` is the output of `nvidia-smi -q -x`, which is used instead of NVML. `meter` provides the current usage;
     without a meter, usage is measured during the read. `kubelet` is the client for the kubelet's assignments, by
-    default for the kubelet of this machine. `uids` maps namespace and name of pods to their UIDs.
+    default for the kubelet of this machine.
     """
     measuring = meter or UsageMeter(stated_capacities(os.environ))
     if meter is None:
@@ -74,7 +72,7 @@ def read_machine(
         zones=zones,
         cpus=cpus,
         gpus=probe_cards(tree, nvidia_smi),
-        kubelet=_kubelet(tree, cpus or (), kubelet, uids),
+        kubelet=_kubelet(tree, cpus or (), kubelet),
         memory_mib=_memory_mib(tree),
         agent=__version__,
     )
@@ -90,12 +88,7 @@ def read_machine(
     )
 
 
-def _kubelet(
-    tree: Tree,
-    cpus: tuple[MachineCpu, ...],
-    lister: PodResourcesClient | None,
-    uids: Mapping[tuple[str, str], str] | None,
-) -> KubeletState | None:
+def _kubelet(tree: Tree, cpus: tuple[MachineCpu, ...], lister: PodResourcesClient | None) -> KubeletState | None:
     state = probe_kubelet(tree, cpus)
     if lister is None and not (tree.is_this_machine and tree.exists(POD_RESOURCES)):
         return state
@@ -113,7 +106,7 @@ def _kubelet(
         if lister is None:
             asked.close()
     online = format_cpuset(cpu.id for cpu in cpus if cpu.online)
-    return with_pods(state, pods, allocatable, online=online, uids=uids)
+    return with_pods(state, pods, allocatable, online=online)
 
 
 def host_name(tree: Tree) -> str:

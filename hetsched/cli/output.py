@@ -90,9 +90,9 @@ def note(text: str) -> None:
     console(sys.stderr).print(escape(text), style="dim", soft_wrap=True)
 
 
-def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table with plain rules; columns in `right` are right-aligned."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         number = column in right
         made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)

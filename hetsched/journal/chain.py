@@ -79,9 +79,9 @@ class ChainState(msgspec.Struct, frozen=True, rename="camel"):
     broken: list[Broken]
 
 
-def seal_new(*, now: datetime | None = None, settled: timedelta = SETTLED) -> int:
+def seal_new(*, settled: timedelta = SETTLED) -> int:
     """Seal the entries that are old enough; return their number."""
-    now, count = now or timezone.now(), 0
+    now, count = timezone.now(), 0
     while True:
         last = AuditSeal.objects.order_by("-id").first()
         entries = AuditEntry.objects.filter(id__gt=last.last_entry if last else 0)

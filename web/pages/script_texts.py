@@ -90,7 +90,6 @@ def result_texts() -> dict[str, str]:
         "balance": _("Balance {before} → {after}"),
         "policy": _("Policy {name} v{version}"),
         "snapshot": _("snapshot {digest}"),
-        "refused-nodes": _("Rejected nodes:"),
         "funnel": _("Number of nodes that remain after each filter"),
         "pods-alike": _("{count} identical pods"),
         "more": _("and {count} more"),

@@ -30,10 +30,10 @@ def taint(view: FieldView) -> Taint:
     return Taint(view.text("key"), view.text("value"), view.choice("effect", _EFFECTS))
 
 
-def tolerations(spec: FieldView, key: str = "tolerations") -> tuple[Toleration, ...]:
+def tolerations(spec: FieldView) -> tuple[Toleration, ...]:
     """Read a pod's tolerations."""
     found = []
-    for view in spec.views(key):
+    for view in spec.views("tolerations"):
         operator = view.choice("operator", ("", "Equal", "Exists"), "") or "Equal"
         toleration = Toleration(
             view.text("key"), operator, view.text("value"), view.choice("effect", ("", *_EFFECTS), "")

@@ -36,7 +36,6 @@ class PluginServer:
         self._socket = directory / f"hetsched-{plugin.resource.replace('/', '-')}.sock"
         self._server: grpc.Server | None = None
         self._kubelet: tuple[int, int] | None = None
-        self.registrations = 0
 
     def tick(self) -> bool:
         """Serve and register the plugin if necessary; return whether its last registration is still valid."""
@@ -57,7 +56,6 @@ class PluginServer:
             self._shut_down()
             return False
         self.problem, self._kubelet = "", kubelet
-        self.registrations += 1
         return True
 
     def stop(self) -> None:

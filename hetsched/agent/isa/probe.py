@@ -47,7 +47,7 @@ zimop zca zcb zcd zcf zcmop zawrs supm zicntr zihpm zfbfmin zvfbfmin zvfbfwma zi
 Ask = Callable[[tuple[int, ...]], dict[int, int] | None]
 
 
-def query_kernel_isa(ask: Ask | None = None, xlen: int = 64) -> str | None:
+def query_kernel_isa(ask: Ask | None = None) -> str | None:
     """Return the result of riscv_hwprobe as an ISA string, or None if it is not available."""
     answers = (ask or _ask_kernel)((_BASE_BEHAVIOR, _IMA_EXT_0))
     if answers is None or not answers.get(_BASE_BEHAVIOR, 0) & 1:
@@ -55,7 +55,7 @@ def query_kernel_isa(ask: Ask | None = None, xlen: int = 64) -> str | None:
     bits = answers.get(_IMA_EXT_0, 0)
     names = [name for at, name in enumerate(_NAMES.split()) if bits >> at & 1]
     letters = "ima" + "".join("fd" if name == "fd" else name for name in names if name in ("fd", "c", "v"))
-    return "_".join((f"rv{xlen}{letters}", *(name for name in names if len(name) > 2)))
+    return "_".join((f"rv64{letters}", *(name for name in names if len(name) > 2)))
 
 
 def _ask_kernel(keys: tuple[int, ...]) -> dict[int, int] | None:

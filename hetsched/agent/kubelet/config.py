@@ -57,9 +57,9 @@ class _Unreadable(ValueError):
     """The whole document has an unsupported format."""
 
 
-def read_config(tree: Tree, folder: str = FOLDER) -> KubeletConfig | None:
+def read_config(tree: Tree) -> KubeletConfig | None:
     """Return the settings from the configuration file and the flags, or None if the file cannot be read."""
-    path = f"{folder}/config.yaml"
+    path = f"{FOLDER}/config.yaml"
     text = tree.text(path, 256 * 1024)
     if text is None:
         return None
@@ -73,7 +73,7 @@ def read_config(tree: Tree, folder: str = FOLDER) -> KubeletConfig | None:
     for key in sorted(config.unknown):
         what = f"{path}: the syntax of {key} is not supported; its value is unknown"
         tree.problems.append(MachineProblem("KubeletConfigUnreadable", what, path))
-    return _with_flags(tree, config, f"{folder}/kubeadm-flags.env")
+    return _with_flags(tree, config, f"{FOLDER}/kubeadm-flags.env")
 
 
 def _from_json(text: str) -> KubeletConfig:

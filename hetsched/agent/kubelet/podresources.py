@@ -9,7 +9,7 @@ Source: kubernetes/kubelet, pkg/apis/podresources/v1.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +109,14 @@ def with_pods(
     allocatable: Allocatable | None = None,
     *,
     online: str | None = None,
-    uids: Mapping[tuple[str, str], str] | None = None,
 ) -> KubeletState:
     """Return the kubelet's state with the assignments of the API in place of those from its files.
 
-    `uids` maps namespace and name of a pod to its UID. The UID of a pod that is not in `uids` is taken from the state
-    files, if they list the same CPUs for a container of the pod. Otherwise the pod is listed as `namespace/name`. If
-    `online` is given and the policy is static, the online CPUs that are not assignable are returned as the reserved
-    CPUs.
+    The UID of a pod is taken from the state files, if they list the same CPUs for a container of the pod. Otherwise the
+    pod is listed as `namespace/name`. If `online` is given and the policy is static, the online CPUs that are not
+    assignable are returned as the reserved CPUs.
     """
     state = state or KubeletState()
-    known = uids or {}
     by_cpus = {(name, cpus): uid for uid, held in state.exclusive.items() for name, cpus in held.items() if uid}
     exclusive: dict[str, dict[str, str]] = {}
     names: dict[str, str] = {}
@@ -127,7 +124,7 @@ def with_pods(
     blocks: dict[str, dict[str, tuple[MemoryBlock, ...]]] = {}
     for pod in pods:
         same = (by_cpus.get((one.name, one.cpus)) for one in pod.containers if one.cpus)
-        key = known.get((pod.namespace, pod.name)) or next(filter(None, same), f"{pod.namespace}/{pod.name}")
+        key = next(filter(None, same), f"{pod.namespace}/{pod.name}")
         if "/" not in key and any(one.cpus or one.devices or one.memory for one in pod.containers):
             names[key] = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:

@@ -75,27 +75,27 @@ class CpuManagerState(NamedTuple):
     by_container: bool = False
 
 
-def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folder: str = FOLDER) -> KubeletState | None:
+def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None) -> KubeletState | None:
     """Return the kubelet's state, or None if there is no kubelet; `cpus` is used to compute the reserved CPUs."""
-    config = read_config(tree, folder)
-    state = _cpu_manager_state(tree, f"{folder}/cpu_manager_state")
-    memory = _memory_manager_state(tree, f"{folder}/memory_manager_state")
+    config = read_config(tree)
+    state = _cpu_manager_state(tree, f"{FOLDER}/cpu_manager_state")
+    memory = _memory_manager_state(tree, f"{FOLDER}/memory_manager_state")
     sources = [
         name
         for name, found in (("config", config), ("cpu_manager_state", state), ("memory_manager_state", memory))
         if found is not None
     ]
     if not sources:
-        if not tree.exists(folder):
-            tree.problems.append(MachineProblem("NoKubelet", f"{folder}: the kubelet folder does not exist", folder))
+        if not tree.exists(FOLDER):
+            tree.problems.append(MachineProblem("NoKubelet", f"{FOLDER}: the kubelet folder does not exist", FOLDER))
             return None
-        what = f"{folder}: the kubelet's configuration and state cannot be read"
-        tree.problems.append(MachineProblem("KubeletUnknown", what, folder))
+        what = f"{FOLDER}: the kubelet's configuration and state cannot be read"
+        tree.problems.append(MachineProblem("KubeletUnknown", what, FOLDER))
     stated = _configured_state(config)
     policy = stated.get("cpuManagerPolicy")
     if state is not None and policy not in (None, state.policy):
-        what = f"{folder}: the configured CPU policy is {policy!r}, the running CPU policy is {state.policy!r}"
-        tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
+        what = f"{FOLDER}: the configured CPU policy is {policy!r}, the running CPU policy is {state.policy!r}"
+        tree.problems.append(MachineProblem("KubeletContradicts", what, FOLDER))
     listed = tuple(cpus or ())
     found = KubeletState(
         cpu_manager_policy=state.policy if state is not None else policy,
@@ -110,12 +110,12 @@ def probe_kubelet(tree: Tree, cpus: Iterable[MachineCpu] | None = None, *, folde
         exclusive=state.exclusive if state is not None else {},
         sources=tuple(sources),
     )
-    consistent = _report_overlaps(tree, found, listed, folder)
-    found = _with_reserved(tree, found, config, listed, folder)
-    _check_assignment(tree, found, listed, folder, consistent=consistent)
+    consistent = _report_overlaps(tree, found, listed)
+    found = _with_reserved(tree, found, config, listed)
+    _check_assignment(tree, found, listed, consistent=consistent)
     for option in unknown_options(found.cpu_manager_options, found.topology_manager_options):
-        what = f"{folder}: the prediction of the kubelet's verdict does not model {option}"
-        tree.problems.append(MachineProblem("KubeletOptionUnknown", what, folder))
+        what = f"{FOLDER}: the prediction of the kubelet's verdict does not model {option}"
+        tree.problems.append(MachineProblem("KubeletOptionUnknown", what, FOLDER))
     return found
 
 
@@ -135,11 +135,11 @@ class KubeletWatch:
         return self._state
 
 
-def kubelet_fingerprint(tree: Tree, *, folder: str = FOLDER) -> str:
+def kubelet_fingerprint(tree: Tree) -> str:
     """Return a text that changes when a file of the kubelet changes; the function reads four files."""
     digest = hashlib.sha256()
     for name in _FILES:
-        digest.update(hashlib.sha256(tree.data(f"{folder}/{name}", MOST_BYTES) or b"").digest())
+        digest.update(hashlib.sha256(tree.data(f"{FOLDER}/{name}", MOST_BYTES) or b"").digest())
     return digest.hexdigest()
 
 
@@ -155,7 +155,7 @@ def _configured_state(config: KubeletConfig | None) -> dict[str, str]:
 
 
 def _with_reserved(
-    tree: Tree, found: KubeletState, config: KubeletConfig | None, cpus: tuple[MachineCpu, ...], folder: str
+    tree: Tree, found: KubeletState, config: KubeletConfig | None, cpus: tuple[MachineCpu, ...]
 ) -> KubeletState:
     """Add the reserved CPUs.
 
@@ -175,11 +175,11 @@ def _with_reserved(
             options = read_options(found.cpu_manager_options, {})
             reserved = reserved_by_amount(cpus, -(-millis // 1000), options)
             if reserved is None:
-                what = f"{folder}: {millis}m CPU are reserved, but the reserved CPU ids are unknown"
-                tree.problems.append(MachineProblem("ReservedCpusUnknown", what, folder))
+                what = f"{FOLDER}: {millis}m CPU are reserved, but the reserved CPU ids are unknown"
+                tree.problems.append(MachineProblem("ReservedCpusUnknown", what, FOLDER))
     except InputError as error:
-        what = f"{folder}: the reserved CPUs cannot be read: {error.message}"
-        tree.problems.append(MachineProblem("ReservedCpusUnknown", what, folder))
+        what = f"{FOLDER}: the reserved CPUs cannot be read: {error.message}"
+        tree.problems.append(MachineProblem("ReservedCpusUnknown", what, FOLDER))
     return msgspec.structs.replace(found, reserved_cpus=format_cpuset(reserved)) if reserved else found
 
 
@@ -301,7 +301,7 @@ def _unreadable(tree: Tree, path: str, why: str) -> None:
     tree.problems.append(MachineProblem("KubeletStateUnreadable", f"{path}: {why}", path))
 
 
-def _report_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str) -> bool:
+def _report_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...]) -> bool:
     """Report exclusive CPUs that are assigned twice, shared or offline; return true if there are none."""
     held: Counter[int] = Counter(parse_cpuset(found.shared_cpus or ""))
     for containers in found.exclusive.values():
@@ -309,19 +309,17 @@ def _report_overlaps(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ..
         held.update({cpu for text in containers.values() for cpu in parse_cpuset(text)})
     twice = sorted(cpu for cpu, times in held.items() if times > 1)
     if twice:
-        what = f"{folder}: CPUs {format_cpuset(twice)} are assigned twice, or both exclusive and shared"
-        tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
+        what = f"{FOLDER}: CPUs {format_cpuset(twice)} are assigned twice, or both exclusive and shared"
+        tree.problems.append(MachineProblem("KubeletContradicts", what, FOLDER))
     online = {cpu.id for cpu in cpus if cpu.online}
     strange = held.keys() - online if online else set()
     if strange:
-        what = f"{folder}: the kubelet uses CPUs {format_cpuset(strange)}, which are offline"
-        tree.problems.append(MachineProblem("KubeletContradicts", what, folder))
+        what = f"{FOLDER}: the kubelet uses CPUs {format_cpuset(strange)}, which are offline"
+        tree.problems.append(MachineProblem("KubeletContradicts", what, FOLDER))
     return not (twice or strange)
 
 
-def _check_assignment(
-    tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], folder: str, *, consistent: bool
-) -> None:
+def _check_assignment(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, ...], *, consistent: bool) -> None:
     """Check the conditions that the kubelet checks before it starts (CPU manager `validateState`).
 
     Reserved CPUs must not be exclusive; they must be shared or, under `strict-cpu-reservation`, in neither set. The
@@ -346,5 +344,5 @@ def _check_assignment(
     )
     for code, wrong, text in checks:
         if wrong:
-            what = f"{folder}: CPUs {format_cpuset(wrong)} {text}; the kubelet cannot start with this file"
-            tree.problems.append(MachineProblem(code, what, folder))
+            what = f"{FOLDER}: CPUs {format_cpuset(wrong)} {text}; the kubelet cannot start with this file"
+            tree.problems.append(MachineProblem(code, what, FOLDER))

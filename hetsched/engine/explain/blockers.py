@@ -27,8 +27,8 @@ MOST_NODES = 3
 _LOOKED_AT = 48
 
 
-def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tuple[tuple[Evicted, ...], ...]:
-    """Return the blocking pods on the `most` best nodes; empty if their removal would not help.
+def blockers(scheduler: Scheduler, pod: PodSpec) -> tuple[tuple[Evicted, ...], ...]:
+    """Return the blocking pods on the best nodes; empty if their removal would not help.
 
     The result is empty for a member of a gang, which needs capacity for all members.
     """
@@ -40,7 +40,7 @@ def blockers(scheduler: Scheduler, pod: PodSpec, most: int = MOST_NODES) -> tupl
     counted = scheduler.policy.counts_resources
     search = _EachNodeSearch(Attempt(scheduler, request), request, state, rule, counts_amounts=counted)
     found = sorted(search.choices(), key=lambda choice: (len(choice.victims), choice.cost))
-    return tuple(_evicted(choice, state) for choice in found[:most])
+    return tuple(_evicted(choice, state) for choice in found[:MOST_NODES])
 
 
 def _evicted(choice: Choice, state: ClusterState) -> tuple[Evicted, ...]:

@@ -56,7 +56,6 @@ def reconcile_devices(
     *,
     advisory: bool,
     uuids: Mapping[str, str] | None = None,
-    resources: Sequence[str] = GPU_RESOURCES,
 ) -> DeviceChanges:
     """Move the GPU reservations of a node's pods to the devices that its kubelet reports.
 
@@ -66,7 +65,7 @@ def reconcile_devices(
     """
     for _ in range(_TRIES):
         with suppress(Conflict):
-            return _reconcile(cluster_id, node_name, devices, advisory, resources, uuids or {})
+            return _reconcile(cluster_id, node_name, devices, advisory, uuids or {})
     return DeviceChanges()
 
 
@@ -75,22 +74,19 @@ def _reconcile(
     node_name: str,
     devices: Devices,
     advisory: bool,
-    resources: Sequence[str],
     uuids: Mapping[str, str],
 ) -> DeviceChanges:
     """Run one attempt of `reconcile_devices`. Raises: Conflict."""
     node = Node.objects.filter(cluster_id=cluster_id, name=node_name).first()
     if node is None:
         return DeviceChanges()
-    seen = _ObservedDevices(node, devices, resources, uuids)
+    seen = _ObservedDevices(node, devices, uuids)
     if seen.is_known(advisory):
         return DeviceChanges(problems=seen.problems)
     try:
         with write_transaction():
             change = ClusterTransaction(advance(cluster_id))
-            seen = _ObservedDevices(
-                Node.objects.get(pk=node.pk), devices, resources, uuids
-            )  # read again under the lock
+            seen = _ObservedDevices(Node.objects.get(pk=node.pk), devices, uuids)  # read again under the lock
             moved = _move(change, seen)
             _record_devices(change, seen, advisory)
             change.touch(seen.pods.values())
@@ -107,7 +103,7 @@ def _reconcile(
 class _ObservedDevices:
     """The pods with GPUs on one node, and the GPUs that the kubelet allocated to them."""
 
-    def __init__(self, node: Node, devices: Devices, resources: Sequence[str], uuids: Mapping[str, str]) -> None:
+    def __init__(self, node: Node, devices: Devices, uuids: Mapping[str, str]) -> None:
         reservations = Reservation.objects.filter(node=node, active=True).select_related("pod").defer("pod__spec")
         self.held = {
             reservation.pod.key: reservation
@@ -121,7 +117,7 @@ class _ObservedDevices:
         holders = []
         self.has: dict[str, tuple[int, ...] | None] = {}
         for key, reservation in self.held.items():
-            ids = _ids(devices.get(reservation.pod.uid, {}) if reservation.pod.uid else {}, resources)
+            ids = _ids(devices.get(reservation.pod.uid, {}) if reservation.pod.uid else {})
             self.has[key] = _cards([uuids.get(one, one) for one in ids], cards)
             if ids and self.has[key] is None:
                 unclear[key] = Message(
@@ -151,8 +147,8 @@ class _ObservedDevices:
         return True
 
 
-def _ids(containers: Mapping[str, Mapping[str, Sequence[str]]], resources: Sequence[str]) -> list[str]:
-    return sorted({one for given in containers.values() for name in resources for one in given.get(name, ())})
+def _ids(containers: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
+    return sorted({one for given in containers.values() for name in GPU_RESOURCES for one in given.get(name, ())})
 
 
 def _cards(ids: Sequence[str], cards: Mapping[int, GpuCard]) -> tuple[int, ...] | None:

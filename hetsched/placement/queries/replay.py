@@ -65,7 +65,6 @@ _DECIDED = (
 _HELD = ("pod_id", "revision", "released_revision", "release_reason", "allocation", "node__name")
 
 Progress = Callable[[float], None]
-Versions = Mapping[tuple[str, int], PolicySpec]
 
 
 class Stream(msgspec.Struct):

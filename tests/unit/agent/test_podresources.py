@@ -109,9 +109,9 @@ def test_podresources_precede_the_kubelets_files() -> None:
         PodResources("team", "train", (ContainerResources("main", "2-3", (HeldDevices(GPU, ("GPU-1",)),)),)),
         PodResources("team", "other", (ContainerResources("main", "4"),)),
     )
-    kubelet_state = with_pods(files, pods, Allocatable("1-7"), online="0-7", uids={("team", "train"): "uid-1"})
-    assert kubelet_state.exclusive == {"uid-1": {"main": "2-3"}, "team/other": {"main": "4"}}
-    assert kubelet_state.devices == {"uid-1": {"main": {GPU: ("GPU-1",)}}}
+    kubelet_state = with_pods(files, pods, Allocatable("1-7"), online="0-7")
+    assert kubelet_state.exclusive == {"team/train": {"main": "2-3"}, "team/other": {"main": "4"}}
+    assert kubelet_state.devices == {"team/train": {"main": {GPU: ("GPU-1",)}}}
     assert kubelet_state.reserved_cpus == "0"
     assert kubelet_state.sources == ("cpu_manager_state", "podresources")
 

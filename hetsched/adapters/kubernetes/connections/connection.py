@@ -31,14 +31,14 @@ from hetsched.contracts.message import Message
 from .kubeconfig import NO_PROGRAMS, Access, one_context
 
 
-def from_kubeconfig(document: Any, *, context: str = "", programs: ExecPolicy = NO_PROGRAMS) -> client.Configuration:
-    """Return the configuration for `context`, by default the current context, of a kubeconfig document.
+def from_kubeconfig(document: Any, *, programs: ExecPolicy = NO_PROGRAMS) -> client.Configuration:
+    """Return the configuration for the current context of a kubeconfig document.
 
     `programs` are the programs that may be run for credentials.
     Raises: InputError `KubeconfigMalformed`, `KubeconfigContextUnknown` or `KubeconfigRefused`, or the errors of a
     program.
     """
-    access = Access(one_context(document, context=context, programs=programs))
+    access = Access(one_context(document, programs=programs))
     made = client.Configuration(host=access.server)
     made.proxy = None  # proxy variables of the environment are for other traffic
     made.ca_cert_data = access.authority.decode()

@@ -57,16 +57,16 @@ _decode = msgspec.json.Decoder(_TokenReview).decode
 _ACCOUNT = "system:serviceaccount:"
 
 
-def holder_of(api: Api, token: str, *, audience: str = AUDIENCE) -> TokenHolder | None:
+def holder_of(api: Api, token: str) -> TokenHolder | None:
     """Return the owner of a token, or None if the token is not valid for our audience.
 
     Raises: ApiFailure if the API server does not respond or denies the review.
     """
-    wanted = {"token": token, "audiences": [audience]}
+    wanted = {"token": token, "audiences": [AUDIENCE]}
     body = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": wanted}
     status = _decode(api.send("POST", TOKEN_REVIEWS.path(), encode(body))).status
     # An API server without audience support ignores our audience and returns no audiences, so its result is rejected.
-    if not status.authenticated or audience not in status.audiences or not status.user.username.startswith(_ACCOUNT):
+    if not status.authenticated or AUDIENCE not in status.audiences or not status.user.username.startswith(_ACCOUNT):
         return None
     return TokenHolder(
         status.user.username.removeprefix(_ACCOUNT), _only(status.user.extra, _POD), _only(status.user.extra, _NODE)
