@@ -22,7 +22,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.eviction import (
+from hetsched.adapters.kubernetes.pods.eviction import (
     EvictionResponse,
     EvictionResult,
     EvictionTarget,
@@ -30,7 +30,7 @@ from hetsched.adapters.kubernetes.eviction import (
     evict,
     mark_victim,
 )
-from hetsched.adapters.kubernetes.pod_events import process_name
+from hetsched.adapters.kubernetes.pods.pod_events import process_name
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.connections import api_of
 from hetsched.inventory.models import Cluster, ClusterKind

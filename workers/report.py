@@ -22,7 +22,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.pod_events import PodResult, process_name, publish_result
+from hetsched.adapters.kubernetes.pods.pod_events import PodResult, process_name, publish_result
 from hetsched.adapters.kubernetes.policy_status import PolicyStatus, write_status
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.message import Message

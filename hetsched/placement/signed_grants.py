@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 from django.conf import settings
 
-from hetsched.adapters.kubernetes.binding import annotations_of
+from hetsched.adapters.kubernetes.pods.binding import annotations_of
 from hetsched.adapters.objects import keys
 from hetsched.adapters.objects.allocation import by_container
 from hetsched.contracts.messages.signatures import node_key

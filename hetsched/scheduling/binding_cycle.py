@@ -33,7 +33,9 @@ import structlog
 from django.db.models import F, Q
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import (
+from hetsched.adapters.kubernetes.devices.allocation import allocate, release
+from hetsched.adapters.kubernetes.devices.extended_claims import delete_extended_claim
+from hetsched.adapters.kubernetes.pods.binding import (
     BindingOutcome,
     BindingRequest,
     BindingResult,
@@ -41,9 +43,7 @@ from hetsched.adapters.kubernetes.binding import (
     read_refused,
     unassigned,
 )
-from hetsched.adapters.kubernetes.devices.allocation import allocate, release
-from hetsched.adapters.kubernetes.devices.extended_claims import delete_extended_claim
-from hetsched.adapters.kubernetes.volume_binding import provide
+from hetsched.adapters.kubernetes.pods.volume_binding import provide
 from hetsched.contracts.message import Message, shortened, verbatim
 from hetsched.contracts.objects.allocation import EMPTY, Allocation
 from hetsched.contracts.objects.workload import PodSpec

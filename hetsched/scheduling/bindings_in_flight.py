@@ -19,7 +19,7 @@ from functools import partial
 import msgspec
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, EvictionTarget
+from hetsched.adapters.kubernetes.pods.eviction import EvictionResponse, EvictionResult, EvictionTarget
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.inventory.node_events import is_synced

@@ -24,14 +24,14 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(
         "K1", "a binding that succeeded without an answer frees what it holds", "kubernetes-client/python#547",
-        "hetsched/adapters/kubernetes/binding.py",
+        "hetsched/adapters/kubernetes/pods/binding.py",
         "            return read_back(api, request, waiting=BindingResult.UNKNOWN)\n",
         "            return BindingOutcome(request.pod_id, BindingResult.REFUSED, str(failure))\n",
         "tests/kube/test_binding_faults.py::test_lost_response_is_read_back",
     ),
     Bug(
         "K2", "a binding names the pod by name alone", "kubernetes/kubernetes#102761",
-        "hetsched/adapters/kubernetes/binding.py",
+        "hetsched/adapters/kubernetes/pods/binding.py",
         '"namespace": namespace, "uid": uid, "annotations"', '"namespace": namespace, "annotations"',
         "tests/kube/test_binding_results.py::test_another_pod_of_the_same_name_is_never_bound",
     ),

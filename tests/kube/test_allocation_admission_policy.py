@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingRequest, BindingResult, bind
 from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.pods.binding import BindingRequest, BindingResult, bind
 from hetsched.adapters.kubernetes.resources import PODS
 from tests.kube import access
 from tests.kube.control_plane import ControlPlane

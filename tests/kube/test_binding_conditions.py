@@ -11,7 +11,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.devices.allocation import timestamp
-from hetsched.adapters.kubernetes.pod_events import EVENTS
+from hetsched.adapters.kubernetes.pods.pod_events import EVENTS
 from hetsched.adapters.kubernetes.resources import RESOURCE_CLAIMS
 from hetsched.adapters.objects.devices.binding_conditions import BINDING_TIMEOUT
 from hetsched.inventory.models import Cluster, Node

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.pods import binding
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Connection, Node, Sync
 from hetsched.placement.lifecycle import State

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import (
+from hetsched.adapters.kubernetes.pods import binding
+from hetsched.adapters.kubernetes.pods.binding import (
     BindingRequest,
     BindingResult,
     annotations_of,

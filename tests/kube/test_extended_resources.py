@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.devices.allocation import allocate, release
 from hetsched.adapters.kubernetes.devices.resource_claims import delete_claim, patch_claim
-from hetsched.adapters.kubernetes.pod_events import patch_status
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
+from hetsched.adapters.kubernetes.pods.pod_events import patch_status
 from hetsched.adapters.kubernetes.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from hetsched.contracts.objects.devices import DeviceId
 from hetsched.inventory.models import Cluster, Node

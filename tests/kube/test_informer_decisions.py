@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.pods import binding
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.placement.actions import reject
 from hetsched.placement.models import Pod, Reservation

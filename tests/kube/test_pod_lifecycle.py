@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.pod_events import EVENTS
+from hetsched.adapters.kubernetes.pods.pod_events import EVENTS
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.actions import begin_binding, reject

@@ -14,11 +14,11 @@ import pytest
 from django.conf import LazySettings
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingRequest
 from hetsched.adapters.kubernetes.connections.access_review import RIGHTS, SUBMITTED, Right, is_served
 from hetsched.adapters.kubernetes.devices.allocation import allocate, release
-from hetsched.adapters.kubernetes.eviction import EvictionResult, EvictionTarget, evict, mark_victim
 from hetsched.adapters.kubernetes.object_submission import SubmissionResult, create, delete, wanted
+from hetsched.adapters.kubernetes.pods.binding import BindingRequest
+from hetsched.adapters.kubernetes.pods.eviction import EvictionResult, EvictionTarget, evict, mark_victim
 from hetsched.adapters.kubernetes.resources import OPTIONAL, PODS, SCHEDULING_POLICIES
 from hetsched.contracts.objects.allocation import ClaimedDevices, DeviceGrant, DeviceMapping, ExtendedClaim
 from hetsched.contracts.objects.devices import DeviceId

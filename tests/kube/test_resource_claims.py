@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingResult
 from hetsched.adapters.kubernetes.devices.allocation import allocate
+from hetsched.adapters.kubernetes.pods.binding import BindingResult
 from hetsched.adapters.kubernetes.resources import PODS, RESOURCE_CLAIMS
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache

@@ -14,7 +14,7 @@ import yaml
 from django.conf import settings
 from prometheus_client import CollectorRegistry
 
-from hetsched.adapters.kubernetes.binding import BindingResult
+from hetsched.adapters.kubernetes.pods.binding import BindingResult
 from hetsched.journal import metric_names
 from hetsched.journal.counters import Metric
 from hetsched.scheduling.extender import metrics as extender

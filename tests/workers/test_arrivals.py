@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from kubernetes import client
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.inventory.models import Cluster, Connection, Node

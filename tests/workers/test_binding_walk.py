@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.pods import binding
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.inventory.actions import create_cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.adapters.kubernetes.pod_events import PodResult
+from hetsched.adapters.kubernetes.pods.pod_events import PodResult
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement import dispatch
 from hetsched.placement.actions import begin_binding, confirm

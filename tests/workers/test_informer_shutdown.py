@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster

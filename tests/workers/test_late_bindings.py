@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingResult
 from hetsched.scheduling import binding_cycle
 from tests.unit.adapters.test_extended_claims import ApiServer, allocated, binding
 

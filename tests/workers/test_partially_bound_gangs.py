@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingResult
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingResult
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.workload import GangMember

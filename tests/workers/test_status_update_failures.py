@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsched.adapters.kubernetes.pod_events import PodResult
+from hetsched.adapters.kubernetes.pods.pod_events import PodResult
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection

@@ -17,8 +17,8 @@ import structlog
 from django.conf import settings
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult, bind
 from hetsched.adapters.kubernetes.extender_messages import BindingArgs, read_pod
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult, bind
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.adapters.kubernetes.typed_objects import decode_pod
 from hetsched.adapters.objects.pods import PodReader

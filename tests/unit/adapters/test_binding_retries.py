@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes import binding
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingRequest, BindingResult, bind
+from hetsched.adapters.kubernetes.pods import binding
+from hetsched.adapters.kubernetes.pods.binding import BindingRequest, BindingResult, bind
 
 ONE = BindingRequest(1, "default", "p", "u1", "n1")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.eviction import EvictionResult, EvictionTarget, charge_budgets
+from hetsched.adapters.kubernetes.pods.eviction import EvictionResult, EvictionTarget, charge_budgets
 from tests.budget_server import BudgetServer
 
 ASKED, REFUSED, UNKNOWN = EvictionResult.ASKED, EvictionResult.REFUSED, EvictionResult.UNKNOWN

@@ -6,8 +6,8 @@ import json
 from typing import Any, cast
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.devices.allocation import FINALIZER, allocate
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DeviceId
 

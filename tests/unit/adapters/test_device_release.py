@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingRequest
 from hetsched.adapters.kubernetes.devices.allocation import release
+from hetsched.adapters.kubernetes.pods.binding import BindingRequest
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DeviceId
 

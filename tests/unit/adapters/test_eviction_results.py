@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.eviction import EvictionResponse, EvictionResult, EvictionTarget, evict, mark_victim
+from hetsched.adapters.kubernetes.pods.eviction import (
+    EvictionResponse,
+    EvictionResult,
+    EvictionTarget,
+    evict,
+    mark_victim,
+)
 
 VICTIM = EvictionTarget(7, "team", "low", "uid-1", "Preempted by team/high (priority 5)")
 

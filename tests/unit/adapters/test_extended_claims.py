@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.adapters.kubernetes.devices.allocation import allocate, release
 from hetsched.adapters.kubernetes.devices.extended_claims import delete_extended_claim
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.contracts.objects.allocation import ClaimedDevices, DeviceGrant, DeviceMapping, ExtendedClaim
 from hetsched.contracts.objects.devices import DeviceId
 

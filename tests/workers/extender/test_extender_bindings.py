@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure
-from hetsched.adapters.kubernetes.binding import bind as write
+from hetsched.adapters.kubernetes.pods.binding import bind as write
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, Connection, Sync

@@ -16,7 +16,7 @@ from hetsched.contracts.documents import encode
 
 from ..api import Api, ApiFailure, Resource
 from ..leader_lease import NAME, NAMESPACE
-from ..pod_events import EVENTS
+from ..pods.pod_events import EVENTS
 from ..resources import (
     CLAIMS,
     DEVICE_CLASSES,

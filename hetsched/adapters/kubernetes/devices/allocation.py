@@ -31,8 +31,8 @@ from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.times import rfc3339
 
 from ..api import Api, ApiFailure
-from ..binding import BindingOutcome, BindingRequest, BindingResult, unassigned
-from ..pod_events import create_event, process_name
+from ..pods.binding import BindingOutcome, BindingRequest, BindingResult, unassigned
+from ..pods.pod_events import create_event, process_name
 from ..resources import DEVICE_CLASSES
 from .extended_claims import claim_for_extended, devices_of, release_extended_claim, write_pod_status
 from .resource_claims import FINALIZER, Plain, node_selector, patch_claim, protect_claim, read_claim

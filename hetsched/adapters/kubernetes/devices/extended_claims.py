@@ -22,8 +22,8 @@ from hetsched.contracts.objects.allocation import ExtendedClaim
 from hetsched.contracts.objects.devices import DeviceId
 
 from ..api import Api, ApiFailure
-from ..binding import BindingOutcome, BindingRequest, BindingResult, unassigned
-from ..pod_events import patch_status
+from ..pods.binding import BindingOutcome, BindingRequest, BindingResult, unassigned
+from ..pods.pod_events import patch_status
 from ..resources import PODS, RESOURCE_CLAIMS
 from .resource_claims import Plain, delete_claim, node_selector, patch_claim, read_claim
 

@@ -18,8 +18,8 @@ import msgspec
 
 from hetsched.contracts.api.decision import Verdict
 
-from .api import Api, ApiFailure, Resource
-from .resources import PODS
+from ..api import Api, ApiFailure, Resource
+from ..resources import PODS
 
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 CONTROLLER = "hetsched.io/scheduler"

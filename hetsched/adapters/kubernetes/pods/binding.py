@@ -34,8 +34,8 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.messages.signatures import sign
 from hetsched.contracts.objects.allocation import Allocation, DeviceGrant, ExtendedClaim
 
-from .api import Api, ApiFailure
-from .resources import PODS
+from ..api import Api, ApiFailure
+from ..resources import PODS
 
 _REFUSED = frozenset({400, 403, 422})
 _BUSY = frozenset({429, 500, 502, 503, 504})

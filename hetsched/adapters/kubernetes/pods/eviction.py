@@ -36,9 +36,9 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.cluster import DisruptionBudget
 from hetsched.contracts.objects.labels import selects
 
-from .api import Api, ApiFailure
+from ..api import Api, ApiFailure
+from ..resources import BUDGETS, PODS
 from .pod_events import LONGEST_NOTE, create_event, patch_status
-from .resources import BUDGETS, PODS
 
 _REFUSED = frozenset({400, 403, 422})
 _BUDGET = "DisruptionBudget"

@@ -20,9 +20,9 @@ import msgspec
 from hetsched.adapters.objects.storage import SELECTED_NODE, is_bound
 from hetsched.contracts.message import Message
 
-from .api import Api, ApiFailure, Resource
+from ..api import Api, ApiFailure, Resource
+from ..resources import CLAIMS, VOLUMES
 from .binding import BindingOutcome, BindingRequest, BindingResult
-from .resources import CLAIMS, VOLUMES
 
 BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"  # the volume is released when its claim is deleted
 MARK = "hetsched.io/selected-for"

@@ -1,0 +1,1 @@
+"""Writes to pods: bindings of pods and volumes, evictions, conditions and events."""
