@@ -100,8 +100,8 @@ def test_budget_limits_the_number_of_victims() -> None:
 
 def test_fewer_victims_do_not_violate_a_budget() -> None:
     # 9 CPUs are requested on a node of 4, and one web pod may be evicted. In the order of importance, old-web (2) and a
-    # (1.5) stay, so that all 4 CPUs are used with the pod: new-web, b and low leave. The order of sizes keeps low, b and
-    # a: fewer pods leave, but these are both web pods.
+    # (1.5) stay, so that all 4 CPUs are used with the pod: new-web, b and low leave. The order of sizes keeps low, b
+    # and a: fewer pods leave, but these are both web pods.
     web = [resident("old-web").labelled(app="web"), resident("new-web", cpu="4").labelled(app="web")]
     running = [*web, resident("a", cpu="1.5"), resident("b", cpu="500m")]
     started = [each.created_at(f"2026-01-01T00:0{i}:00Z") for i, each in enumerate(running)]
