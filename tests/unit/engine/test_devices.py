@@ -210,13 +210,35 @@ def test_alternative_with_too_many_devices_for_one_claim_is_skipped() -> None:
     assert scene.placed["p"] == ("n1", ["a=d00", "a=d01", "a=d02", "r/one=d03"])
 
 
-def test_long_search_ends_with_a_reason() -> None:
-    # 15 equal devices are requested of 13 and 12: it is impossible, and a search would try more than 13 over 3 times 10
-    # over 3 … sets.
+def test_scarce_devices_of_a_late_request_end_the_search() -> None:
+    # With each combination of 1, 3, 2 and 3 devices before it, the last request lacks devices.
+    devices = [device(f"d{i:02}", "b" if i < 2 else "a") for i in range(12)]
+    early = [exactly(f"r{number}", count=count) for number, count in enumerate((1, 3, 2, 3))]
+    late = exactly("late", f'{OWN}.model == "b"', count=2)
+    scene = Scene(node("n1"), slice_of("n1", *devices), claim("c", *early, late), pod("c"))
+    assert scene.placed["p"][0] == "n1"
+    assert scene.placed["p"][1][-2:] == ["late=d00", "late=d01"]
+    scene = Scene(node("n1"), slice_of("n1", *devices[1:]), claim("c", *early, late), pod("c"))
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
+    scene = Scene(node("n1"), slice_of("n1", *devices[:10]), claim("c", *early, late), pod("c"))
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
+
+
+def test_constraints_end_the_search_for_too_many_equal_devices() -> None:
+    # 15 equal devices are requested of 13 and 12.
     devices = [device(f"d{i:02}", root=i % 2) for i in range(25)]
     alike = {"constraints": [{"matchAttribute": f"{DRIVER}/root"}]}
-    half = [exactly(f"r{i}", f"{OWN}.root >= 0", count=3) for i in range(5)]
-    scene = Scene(node("n1"), slice_of("n1", *devices), claim("c", *half, **alike), pod("c"))
+    requests = [exactly(f"r{i}", f"{OWN}.root >= 0", count=3) for i in range(5)]
+    scene = Scene(node("n1"), slice_of("n1", *devices), claim("c", *requests, **alike), pod("c"))
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
+
+
+def test_long_search_ends_with_a_reason() -> None:
+    # The counter suffices for 14 of 15 devices: a search would try more than 25 over 3 times 22 over 3 … sets.
+    devices = [part(f"d{i:02}", slots="1") for i in range(25)]
+    requests = [exactly(f"r{i}", count=3) for i in range(5)]
+    pool = counters("n1", slots="14")
+    scene = Scene(node("n1"), slice_of("n1", *devices, count=2), pool, claim("c", *requests), pod("c"))
     assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesUndecided")
 
 

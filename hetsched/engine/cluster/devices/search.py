@@ -3,6 +3,9 @@
 Devices are searched request by request, in the order of names, with the first alternative that leads to a solution. The
 search stops after `MOST_STEPS` steps and reports that it was stopped. Pools with binding conditions follow the other
 pools, because their pods wait before they are bound.
+After each choice, the search checks that all further requests can still get distinct devices, of which each alone is
+possible after the choice. Without this check, a late request for scarce devices would be tried with each combination of
+the devices of all earlier requests.
 Source: kube-scheduler's structured allocator (first fit, depth first, at most 32 devices of a claim).
 """
 
@@ -23,6 +26,7 @@ from hetsched.contracts.objects.devices import (
 )
 from hetsched.engine.framework.tolerations import repelling
 
+from .distinct_devices import can_be_distinct
 from .usage import DeviceUsage, consumption
 
 MOST_STEPS = 20_000
@@ -47,6 +51,15 @@ class _Choice(NamedTuple):
     admin: bool
     consumed: dict[str, int] | None
     takes_counters: bool
+
+
+class _Alternative(NamedTuple):
+    """An alternative of a request: `count` devices of `devices`, which are usable if no other device is chosen."""
+
+    place: _Place
+    wish: DeviceWish
+    devices: list[Device]
+    count: int
 
 
 class DeviceSearch:
@@ -75,94 +88,124 @@ class DeviceSearch:
         self._usage = usage
         self._avoided = frozenset(known.devices[index].id for index in avoided)
         self._ignore_taints = ignore_taints
+        self._requests: list[list[_Alternative]] = []
         self._chosen: list[_Choice] = []
         self._steps = 0
 
     def run(self, claims: Sequence[ResourceClaim]) -> list[DeviceGrant] | str:
-        requests = [(claim, request) for claim in claims for request in claim.requests]
-        if self._request(requests, 0):
+        for claim in claims:
+            for request in claim.requests:
+                alternatives = [self._alternative(claim, request, wish) for wish in request.wishes]
+                self._requests.append([alternative for alternative in alternatives if alternative is not None])
+        if self._can_serve(0) and self._request(0):
             return [_grant(choice) for choice in self._chosen]
         return "search" if self._steps > MOST_STEPS else "few"
 
-    def _request(self, requests: list[tuple[ResourceClaim, DeviceRequest]], at: int) -> bool:
-        if at == len(requests):
+    def _request(self, at: int) -> bool:
+        if at == len(self._requests):
             return True
-        claim, request = requests[at]
-        for wish in request.wishes:
-            found = self._candidates(wish, claim)
+        for alternative in self._requests[at]:
+            found, claim = self._free(alternative), alternative.place.claim
             if found is None:
                 continue
-            count = len(found) if wish.all else wish.count
-            if count + sum(choice.place.claim is claim for choice in self._chosen) > MOST_RESULTS:
+            if alternative.count + sum(1 for _ in self._same_claim(claim)) > MOST_RESULTS:
                 continue
-            name = f"{request.name}/{wish.name}" if wish.name else request.name
-            place = _Place(claim, request.name, name)
-            if self._pick(found, 0, count, wish, place, lambda: self._request(requests, at + 1)):
+            if self._pick(found, alternative.count, alternative, at + 1):
                 return True
         return False
 
     # -- candidates of one request ---------------------------------------------------------------------------------
 
-    def _candidates(self, wish: DeviceWish, claim: ResourceClaim) -> list[Device] | None:
-        """Return the free devices that match `wish`, or None if there are too few."""
+    def _alternative(self, claim: ResourceClaim, request: DeviceRequest, wish: DeviceWish) -> _Alternative | None:
+        """Return an alternative with its usable devices, or None if there are too few."""
         means, devices = self._matching(wish), self._known.devices
         there = [devices[index] for index in self._indexes if index in means]
         if wish.all:
             # A device whose free capacity is too small prevents the request (kube-scheduler since 1.37); a device that
             # is too small without shares is left out.
             there = [device for device in there if _has_capacity(wish, device)]
-        free = [device for device in there if self._is_usable(wish, claim, device)]
-        if wish.all:
-            whole = bool(there) and len(free) == len(there) <= MOST_RESULTS and not self._known.incomplete
-            return free if whole else None
-        return free if len(free) >= wish.count else None
+            if not there or len(there) > MOST_RESULTS or self._known.incomplete:
+                return None
+        place = _Place(claim, request.name, f"{request.name}/{wish.name}" if wish.name else request.name)
+        usable = [device for device in there if self._is_usable(device, wish, place)]
+        count = len(there) if wish.all else wish.count
+        return _Alternative(place, wish, usable, count) if len(usable) >= count else None
 
-    def _is_usable(self, wish: DeviceWish, claim: ResourceClaim, device: Device) -> bool:
-        """Return whether a device is free, its taints are tolerated and its capacity suffices."""
-        if device.blocked or not self._is_free(wish, claim, device):
-            return False
-        if device.id in self._avoided and not wish.admin:
+    def _is_usable(self, device: Device, wish: DeviceWish, place: _Place) -> bool:
+        """Return whether a device is free, its taints are tolerated, and `_is_possible` holds."""
+        if device.blocked or (device.id in self._avoided and not wish.admin):
             return False
         if not self._ignore_taints and repelling(wish.tolerations, device.taints) is not None:
             return False
-        shares = [self._usage.shares.get(device.id, {})]
-        shares += [choice.consumed for choice in self._chosen if choice.consumed and choice.device.id == device.id]
-        return _has_capacity(wish, device, shares)
+        return self._is_free(device, wish, place.claim) and self._is_possible(device, wish, place)
 
-    def _is_free(self, wish: DeviceWish, claim: ResourceClaim, device: Device) -> bool:
-        chosen = [] if device.shared else [choice for choice in self._chosen if choice.device.id == device.id]
-        if wish.admin:
-            return not any(choice.place.claim is claim for choice in chosen)
-        if not device.shared and device.id in self._usage.shares:
+    def _is_possible(self, device: Device, wish: DeviceWish, place: _Place) -> bool:
+        """Return whether the counters and constraints permit a device in addition to the chosen devices."""
+        if not device.consumes and not place.claim.constraints:
+            return True
+        choice = self._choice(device, wish, place)
+        return self._has_counters(choice) and self._meets_constraints(choice)
+
+    def _free(self, alternative: _Alternative) -> list[Device] | None:
+        """Return the devices that are usable in addition to the chosen devices, or None if there are too few."""
+        place, wish, devices, count = alternative
+        taken = {choice.device.id for choice in self._chosen}
+        if taken:
+            devices = [
+                device
+                for device in devices
+                if (device.id not in taken or self._is_free(device, wish, place.claim))
+                and self._is_possible(device, wish, place)
+            ]
+        return devices if len(devices) >= count else None
+
+    def _is_free(self, device: Device, wish: DeviceWish, claim: ResourceClaim) -> bool:
+        """Return whether a device is not in use, and its capacity suffices in addition to its shares."""
+        chosen = [choice for choice in self._chosen if choice.device.id == device.id]
+        shares = [self._usage.shares.get(device.id, {}), *(choice.consumed for choice in chosen if choice.consumed)]
+        if not _has_capacity(wish, device, shares):
             return False
-        return not chosen and device.id not in self._usage.exclusive
+        if wish.admin:
+            return device.shared or not any(choice.place.claim is claim for choice in chosen)
+        if not device.shared and (chosen or device.id in self._usage.shares):
+            return False
+        return device.id not in self._usage.exclusive
+
+    def _can_serve(self, since: int, rest: tuple[int, Sequence[Device]] = (0, ())) -> bool:
+        """Return whether the requests from `since` on, and `rest` (a number of devices among some), can get devices.
+
+        This is necessary, but not sufficient: a device may exclude another by counters and constraints.
+        """
+        demands = [rest] if rest[0] else []
+        for request in self._requests[since:]:
+            found = [(each, devices) for each in request if (devices := self._free(each)) is not None]
+            if not found:
+                return False
+            if not any(each.wish.admin for each, _ in found):  # admin access uses no device
+                some = {id(device): device for _, devices in found for device in devices}
+                demands.append((min(each.count for each, _ in found), list(some.values())))
+        return len(demands) < 2 or can_be_distinct(demands)
 
     # -- choice of devices -----------------------------------------------------------------------------------------
 
-    def _pick(
-        self,
-        among: list[Device],
-        since: int,
-        remaining: int,
-        wish: DeviceWish,
-        place: _Place,
-        following: Callable[[], bool],
-    ) -> bool:
-        """Choose `remaining` more devices from index `since` on, then continue with the following requests.
+    def _pick(self, among: Sequence[Device], remaining: int, alternative: _Alternative, following: int) -> bool:
+        """Choose `remaining` more devices among these, then continue with the request at `following`.
 
         Returns whether devices were found for this request and for all following requests.
         """
         if remaining == 0:
-            return following()
-        for index in range(since, len(among) - remaining + 1):
+            return self._request(following)
+        for index in range(len(among) - remaining + 1):
             self._steps += 1
             if self._steps > MOST_STEPS:
                 return False
-            choice = self._choice(among[index], wish, place)
+            choice = self._choice(among[index], alternative.wish, alternative.place)
             if not self._has_counters(choice) or not self._meets_constraints(choice):
                 continue
             self._chosen.append(choice)
-            if self._pick(among, index + 1, remaining - 1, wish, place, following):
+            rest = among[index + 1 :]
+            needed = 0 if alternative.wish.admin else remaining - 1
+            if self._can_serve(following, (needed, rest)) and self._pick(rest, remaining - 1, alternative, following):
                 return True
             self._chosen.pop()
         return False
