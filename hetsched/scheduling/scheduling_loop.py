@@ -27,9 +27,11 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.framework.policy import Policy
+from hetsched.inventory.node_loads import current_columns
 from hetsched.journal import counters, metric_names
 from hetsched.placement.actions import Conflict, Contradiction, record
 from hetsched.placement.actions.reservation_conflicts import record_reservation_conflicts
+from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
 from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, namespaces_over_share
@@ -118,8 +120,9 @@ class SchedulingLoop:
             # The pods are read after the revision: any later change to them makes the compare-and-set fail.
             where = {"revision": snapshot.revision, "epoch": lease.epoch, "snapshot": snapshot.state.digest()}
             pods, policy = self._due_pods()
+            pods, is_behind = self._without_placed(pods, snapshot)
             if not pods:
-                return Iteration()
+                return Iteration(more=is_behind)
             columns = self.cache.columns
             assert columns is not None
             specs, refused = _specs(pods, policy), columns.has_refused_evictions
@@ -139,13 +142,25 @@ class SchedulingLoop:
                 if not done:
                     self.cache.invalidate()
         count_batch(self._name, results, cycle.took_seconds)
-        more = len(results) < len(pods) or len(pods) >= self._limit
+        more = is_behind or len(results) < len(pods) or len(pods) >= self._limit
         return Iteration(results=results, more=more)
 
     def _due_pods(self) -> tuple[list[PendingPod], Policy | None]:
         """Return the pods from which the next batch is chosen, and the default policy, which orders them."""
         policy = self.cache.default_policy()
         return first_active_pods(self._cluster_id, policy, self._limit, self.cache.decision_seconds), policy
+
+    def _without_placed(self, pods: list[PendingPod], snapshot: ClusterSnapshot) -> tuple[list[PendingPod], bool]:
+        """Return the pods without those that are placed in the snapshot, and whether the snapshot is behind.
+
+        Another process may release a pod after the snapshot was refreshed and before the pods are read. A release voids
+        no decision, so the commit would not reject a decision on such a pod.
+        """
+        placed, nominees = snapshot.state.placed_pods, snapshot.nominees
+        waiting = [pod for pod in pods if pod.spec.key not in placed or pod.spec.key in nominees]
+        if len(waiting) == len(pods) or current_columns(self._cluster_id).revision == snapshot.revision:
+            return pods, False
+        return waiting, True
 
     def _record(self, cycle: SchedulingCycle, results: list[Result], where: dict[str, Any]) -> list[Result]:
         """Commit a batch; if database constraints reject a single pod or gang, record it as *not now*."""

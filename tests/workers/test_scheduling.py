@@ -27,6 +27,8 @@ from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.actions import activate, save_draft
 from hetsched.scheduling import scheduling_loop, worker_host
 from hetsched.scheduling.leases import leading
+from hetsched.scheduling.scheduling_loop import SchedulingLoop
+from hetsched.scheduling.worker_host import WorkerHost
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.situations import ALICE, a_cluster, acquire_lease, placed, submitted
 
@@ -56,6 +58,29 @@ def test_an_offline_clusters_placements_stay_placed() -> None:
     submitted(a_cluster(), a_pod("p"))
     worker_host.run(Cluster.objects.get().pk)
     assert Pod.objects.get().state == "placed"
+
+
+@pytest.mark.django_db
+def test_pod_that_is_released_during_the_refresh_is_decided_in_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(a_node("n1"))
+    (released,) = placed(cluster, "n1", a_pod("released"))
+    submitted(cluster, a_pod("waiting"))
+    loop = SchedulingLoop(WorkerHost(cluster.pk), cluster.pk, cluster.name, 500)
+    due = loop._due_pods
+
+    def after_release() -> Any:
+        actions.reject(cluster.pk, [released.pk], reason="a test")
+        monkeypatch.setattr(loop, "_due_pods", due)
+        return due()
+
+    monkeypatch.setattr(loop, "_due_pods", after_release)
+    lease = acquire_lease(cluster)
+    first, second = loop.iterate(lease), loop.iterate(lease)
+    assert [result.waiting.spec.name for result in first.results] == ["waiting"]
+    assert [result.waiting.spec.name for result in second.results] == ["released"]
+    assert (first.more, second.more) == (True, False)
+    assert _placements() == {"released": "n1", "waiting": "n1"}
+    assert check_invariants() == []
 
 
 @pytest.mark.django_db
