@@ -34,9 +34,12 @@ def draw_devices(seed: int) -> Case:
     return _Draw(Random(f"devices-{seed}"), _Size()).case(seed)
 
 
-def draw_contended_devices(seed: int, pods: int) -> Case:
-    """Return a case with more nodes and devices and `pods` pods, some of which use unallocated claims of other pods."""
-    size = _Size(nodes=(6, 10), slices=(2, 4), pods=(pods, pods), claims=(1, 2, 3), shared=0.05, extended=0.0)
+def draw_contended_devices(seed: int, pods: int, nodes: tuple[int, int] = (6, 10)) -> Case:
+    """Return a case with more nodes and devices and `pods` pods, some of which use unallocated claims of other pods.
+
+    `nodes` are the least and the most nodes.
+    """
+    size = _Size(nodes=nodes, slices=(2, 4), pods=(pods, pods), claims=(1, 2, 3), shared=0.05, extended=0.0)
     return _Draw(Random(f"contended-{seed}"), size).case(seed)
 
 

@@ -1,7 +1,8 @@
 """Races for the devices of random claims: several processes place and release the same pods at the same time.
 
-The handlers run in helper processes (`driver`) that all act as leader. Each decides a random sample of the due pods on
-its own cached state, and releases placed pods. The database keeps all reservations with the revisions at which they
+The handlers run in helper processes (`driver`) that all act as leader of the same clusters. Each iteration of a process
+decides a random sample of the due pods of a random cluster on the cached state of the process, and releases placed
+pods. The database keeps all reservations with the revisions at which they
 began and ended. The check replays them with `DeviceAllocations`, which contains no code of hetsched, so that each
 allocation of the race is checked and not only the last ones.
 """
@@ -22,8 +23,9 @@ from tests.differential.device_allocations import DeviceAllocations
 from tests.differential.device_clusters import draw_contended_devices
 from tests.system.racer import lead_always
 
-MOST_PODS = 50  # before those are removed that fit on no node
-BATCH = 10  # pods of a sample; larger ones are lost to other processes too often
+MOST_PODS = 32  # before those are removed that fit on no node; the engine caches the searches of 32 different claims
+BATCH = 32  # pods of a sample
+NODES = 14, 20  # enough devices for most of the pods: explanations of rejected pods would take most of the time
 # Faults that the check must find: no protection by revisions, and no protection at all.
 WITHOUT_COMPARISON, WITHOUT_INDEX = "comparison", "index"
 
@@ -46,8 +48,8 @@ def add_race(seed: int, fault: str = "") -> str:
     return import_cluster(content, name=f"devices-{seed}", kind="offline", actor=SYSTEM).name
 
 
-def race_claims(cluster: str, seed: int, seconds: float, fault: str = "") -> dict[str, int]:
-    """Place and release pods for `seconds`; return counts."""
+def race_claims(clusters: list[str], seed: int, seconds: float, fault: str = "") -> dict[str, int]:
+    """Place and release pods of these clusters for `seconds`; return counts."""
     from hetsched.inventory.models import Cluster
     from hetsched.placement import actions
     from hetsched.placement.lifecycle import State
@@ -56,14 +58,15 @@ def race_claims(cluster: str, seed: int, seconds: float, fault: str = "") -> dic
     from hetsched.scheduling.scheduling_loop import SchedulingLoop
     from hetsched.scheduling.worker_host import WorkerHost
 
-    pk = Cluster.objects.get(name=cluster).pk
     draw, counts = random.Random(seed), Counter(claims=0, conflicts=0, released=0)
     _race_without_pauses(draw, counts)
-    loop = SchedulingLoop(WorkerHost(pk), pk, cluster, BATCH)
+    keys = dict(Cluster.objects.filter(name__in=clusters).values_list("id", "name"))
+    loops = {pk: SchedulingLoop(WorkerHost(pk), pk, name, BATCH) for pk, name in keys.items()}
     if fault:
         _ignore_revisions()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
+        pk, loop = draw.choice(list(loops.items()))
         try:
             lease = leading.take(pk, "race")
             assert lease is not None
@@ -90,9 +93,13 @@ def _ignore_revisions() -> None:
 
 
 def _race_without_pauses(draw: random.Random, counts: Counter[str]) -> None:
-    """Act as leader that decides random samples of the due pods, without back-off, and count claims and conflicts."""
+    """Act as leader that decides random samples of the due pods, without back-off, and count claims and conflicts.
+
+    No live events are sent, because no client receives them.
+    """
     from datetime import timedelta
 
+    from hetsched.journal import publish
     from hetsched.placement import dispatch
     from hetsched.placement.actions import Conflict, decisions, progress
     from hetsched.placement.lifecycle import State
@@ -120,13 +127,14 @@ def _race_without_pauses(draw: random.Random, counts: Counter[str]) -> None:
 
     lead_always()
     dispatch.wake = lambda *arguments: None  # type: ignore[assignment]
+    publish._dispatch = lambda events: None  # type: ignore[assignment]
     decisions.NEWS_SOON = decisions.NEWS_AFTER = timedelta()
     decisions.backoff = progress.backoff = lambda attempts: timedelta()  # type: ignore[assignment]
     scheduling_loop.first_active_pods = sample
     scheduling_loop.record = record
 
 
-def check_race(cluster: str, seed: int) -> dict[str, Any]:
+def check_race(seed: int) -> dict[str, Any]:
     """Release all pods and return the number of allocated claims and the problems of all allocations of the race."""
     from hetsched.inventory.models import Cluster
     from hetsched.placement import actions
@@ -134,7 +142,7 @@ def check_race(cluster: str, seed: int) -> dict[str, Any]:
     from hetsched.placement.models import Pod, Reservation, ReservedDevice
     from hetsched.placement.queries.invariants import check_invariants
 
-    found = Cluster.objects.get(name=cluster)
+    found = Cluster.objects.get(name=f"devices-{seed}")
     violations = [str(violation) for violation in check_invariants(found)]
     placed = Pod.objects.filter(cluster=found, state=State.PLACED).values_list("id", flat=True)
     actions.release(found.pk, list(placed), to=State.SUCCEEDED, reason="the end of the race")
@@ -196,12 +204,12 @@ def cached_promises(cluster: str) -> list[str]:
         return sorted(name for name in snapshot.state.devices.promised if not name.startswith("default/used-"))
 
 
-@lru_cache(maxsize=1)  # the same process adds and checks a race
+@lru_cache(maxsize=4)  # the same process adds and checks a cluster
 def _case(seed: int) -> Case:
     """Return the cluster of a seed with pods that each fit alone."""
     from tests.differential.device_comparison import place
 
-    case = draw_contended_devices(seed, MOST_PODS)
+    case = draw_contended_devices(seed, MOST_PODS, NODES)
     fitting = [pod for pod, found in zip(case.pods, place(case), strict=True) if found.feasible]
     return msgspec.structs.replace(case, pods=fitting)
 

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from itertools import count
+from itertools import count, islice
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,9 @@ from tests.system.plane import BACKENDS
 CLAIMS = int(os.environ.get("HETSCHED_TEST_DEVICE_CLAIMS", "100"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 RACERS = 3
-SECONDS = 5.0  # of the race on one cluster, longer for many claims
-CLUSTERS_OF_DATABASE = 10  # limits the size of the database
+CLUSTERS = 4  # raced for at the same time; with one cluster, most batches of other processes are lost
+SECONDS = 5.0  # of one race, longer for many claims
+RACES_OF_DATABASE = 3  # limits the size of the database
 pytestmark = pytest.mark.chaos
 
 
@@ -36,22 +38,38 @@ def racers(backend: str) -> Iterator[list[Driver]]:
         yield [plane.driver, *(stack.enter_context(closing(Driver(plane.env))) for _ in range(RACERS - 1))]
 
 
-def race(drivers: list[Driver], seed: int, seconds: float, fault: str = "") -> tuple[Counter[str], list[str]]:
-    """Race on the cluster of a seed; return counts and problems."""
-    first = drivers[0]
-    cluster = first("add_race", seed=seed, fault=fault)
+def race(drivers: list[Driver], seeds: list[int], seconds: float, fault: str = "") -> tuple[Counter[str], list[str]]:
+    """Race on the clusters of these seeds; return counts and problems.
+
+    One process adds and checks a cluster; all processes race on all clusters.
+    """
+    owners = [drivers[number % len(drivers)] for number in range(len(seeds))]
     with ThreadPoolExecutor(len(drivers)) as pool:
+
+        def each(name: str, **arguments: object) -> list[Any]:
+            """Let each process do this for its own clusters."""
+
+            def one(driver: Driver) -> list[Any]:
+                own = [seed for seed, owner in zip(seeds, owners, strict=True) if owner is driver]
+                return [driver(name, seed=seed, **arguments) for seed in own]
+
+            return [answer for answers in pool.map(one, drivers) for answer in answers]
+
+        clusters = each("add_race", fault=fault)
         running = [
-            pool.submit(driver, "race_claims", cluster=cluster, seed=seed + number, seconds=seconds, fault=fault)
-            for number, driver in enumerate(drivers)
+            pool.submit(driver, "race_claims", clusters=clusters, seed=seeds[0] + at, seconds=seconds, fault=fault)
+            for at, driver in enumerate(drivers)
         ]
         counts = sum((Counter(done.result()) for done in running), Counter())
-    found = first("check_race", cluster=cluster, seed=seed)
-    problems = found["problems"] + found["violations"]
+        found = each("check_race")
+    problems = [problem for one in found for problem in one["problems"] + one["violations"]]
     for driver in drivers:
-        problems += [f"{name} is promised at the end" for name in driver("cached_promises", cluster=cluster)]
-    if found["claims"] != counts["claims"]:
-        problems.append(f"{counts['claims']} claims were counted and {found['claims']} recorded")
+        for cluster in clusters:
+            promises = driver("cached_promises", cluster=cluster)
+            problems += [f"{name} of {cluster} is promised at the end" for name in promises]
+    recorded = sum(one["claims"] for one in found)
+    if recorded != counts["claims"]:
+        problems.append(f"{counts['claims']} claims were counted and {recorded} recorded")
     return counts, problems
 
 
@@ -64,11 +82,11 @@ def test_no_device_is_allocated_twice(backend: str, figures: dict[str, object]) 
     seeds, total, seconds = count(SEED), Counter[str](), max(SECONDS, min(CLAIMS / 500, 60))
     while total["claims"] < CLAIMS:
         with racers(backend) as drivers:
-            for _ in range(CLUSTERS_OF_DATABASE):
-                seed = next(seeds)
-                counts, problems = race(drivers, seed, seconds)
+            for _ in range(RACES_OF_DATABASE):
+                some = list(islice(seeds, CLUSTERS))
+                counts, problems = race(drivers, some, seconds)
                 total += counts
-                assert not problems, f"{backend}, seed {seed}: {problems}"
+                assert not problems, f"{backend}, seed {some[0]}: {problems}"
                 if total["claims"] >= CLAIMS:
                     break
     assert total["conflicts"] > 0
@@ -81,4 +99,4 @@ def test_no_device_is_allocated_twice(backend: str, figures: dict[str, object]) 
 @pytest.mark.parametrize("fault", [WITHOUT_COMPARISON, WITHOUT_INDEX])
 def test_missing_protection_is_found(fault: str) -> None:
     with racers("sqlite-valkey") as drivers:
-        assert any(race(drivers, seed, SECONDS, fault)[1] for seed in range(8))
+        assert any(race(drivers, [seed], SECONDS, fault)[1] for seed in range(8))
