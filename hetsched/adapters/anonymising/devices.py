@@ -14,6 +14,7 @@ from hetsched.contracts.objects.devices import (
     AllocatedDevice,
     AttributeConstraint,
     Device,
+    DevicePlace,
     DeviceRequest,
     Devices,
     DeviceWish,
@@ -67,6 +68,9 @@ class DeviceNames:
                 for text, found in devices.verdicts.items()
             },
             incomplete=renamed(self._pool, devices.incomplete),
+            incomplete_places={
+                self._pool(pool): renamed(self._place, places) for pool, places in devices.incomplete_places.items()
+            },
             counters={self._pool(pool): self._counters(counters) for pool, counters in devices.counters.items()},
             extended={
                 self._names.resource(resource): self._names.of(DEVICE_CLASS, name)
@@ -83,6 +87,9 @@ class DeviceNames:
     def _pool(self, pool: str) -> str:
         driver, slash, name = pool.partition("/")
         return f"{self._names.driver(driver)}{slash}{self._names.of(POOL, name)}"
+
+    def _place(self, place: DevicePlace) -> DevicePlace:
+        return DevicePlace(self._names.node(place.node), self._names.node_terms(place.terms))
 
     def _selector_text(self, text: str) -> str:
         """Return an expression that reads the attribute in which the result of the selector `text` is stored."""

@@ -61,6 +61,13 @@ class BindingConditions(msgspec.Struct, frozen=True):
     failure: tuple[str, ...] = ()
 
 
+class DevicePlace(msgspec.Struct, frozen=True):
+    """Nodes that can access devices: `node`, or if it is empty those that match `terms`, or all if `terms` is None."""
+
+    node: str = ""
+    terms: tuple[NodeTerm, ...] | None = None
+
+
 class Device(msgspec.Struct, frozen=True):
     """One device of a ResourceSlice.
 
@@ -192,9 +199,10 @@ class SelectorVerdict(msgspec.Struct, frozen=True):
 class Devices(msgspec.Struct, frozen=True):
     """All devices, the selectors of each class, all claims by `namespace/name`, and the verdict of each selector.
 
-    `incomplete` lists pools with missing or contradictory slices, as `driver/pool`. `counters` contains the counters of
-    each pool (in thousandths), by `driver/pool` and by `set/counter`. `extended` contains the class of each extended
-    resource that a class names.
+    `incomplete` lists pools with missing or contradictory slices, as `driver/pool`, and `incomplete_places` the nodes
+    that can access the known slices of such a pool, by pool; a pool without an entry is on all nodes. `counters`
+    contains the counters of each pool (in thousandths), by `driver/pool` and by `set/counter`. `extended` contains the
+    class of each extended resource that a class names.
     """
 
     devices: tuple[Device, ...] = ()
@@ -204,6 +212,7 @@ class Devices(msgspec.Struct, frozen=True):
     incomplete: tuple[str, ...] = ()
     counters: dict[str, dict[str, int]] = {}
     extended: dict[str, str] = {}
+    incomplete_places: dict[str, tuple[DevicePlace, ...]] = {}
 
     def class_of(self, resource: str) -> str:
         """Return the name of the class whose devices serve an extended resource, "" if there is none.

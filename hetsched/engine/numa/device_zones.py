@@ -24,6 +24,7 @@ from hetsched.contracts.objects.allocation import Allocation, DeviceGrant
 from hetsched.contracts.objects.devices import ResourceClaim
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.devices.extended_resources import as_resource_claim, claim_on
+from hetsched.engine.cluster.devices.search import NodeDevices
 from hetsched.engine.cluster.devices.usage import DeviceUsage
 from hetsched.engine.framework.request import Request, StateKey
 
@@ -116,15 +117,15 @@ def align(
 ) -> AlignedDevices | None:
     """Return the first choice of zones that aligns a pod on a row with its devices, or None if there is none."""
     devices = state.devices
-    places = devices.by_node(state, (row,)).get(row, [])
-    zones = _zones_of_devices(row, [*places, *claims.allocated], state)
+    there = devices.by_node(state, (row,)).get(row, NodeDevices())
+    zones = _zones_of_devices(row, [*there.places, *claims.allocated], state)
     if not any(zone is not None for zone in zones.values()):
         return None
     node = Window(state.columns, np.array([row], np.intp))
     for choice in sorted(zone_choices(cpus, node), key=lambda choice: len(choice.zones)):
         remote = [place for place, zone in zones.items() if zone is not None and zone not in choice.zones]
         if set(remote).isdisjoint(claims.allocated):
-            grants = devices.allocate(claims.claims, places, usage, remote)
+            grants = devices.allocate(claims.claims, there, usage, remote)
             if not isinstance(grants, str):
                 return AlignedDevices(choice, grants)
     return None
@@ -132,7 +133,8 @@ def align(
 
 def needs_alignment(cpus: CpuZones, claims: OpenClaims, row: int, state: ClusterState) -> bool:
     """Return whether the zones of a pod's CPUs on a row, and the zone of a device of the row, are known."""
-    places = (*state.devices.by_node(state, (row,)).get(row, ()), *claims.allocated)
+    there = state.devices.by_node(state, (row,)).get(row, NodeDevices())
+    places = (*there.places, *claims.allocated)
     if all(zone is None for zone in _zones_of_devices(row, places, state).values()):
         return False
     return next(zone_choices(cpus, Window(state.columns, np.array([row], np.intp))), None) is not None

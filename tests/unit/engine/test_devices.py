@@ -168,6 +168,17 @@ def test_all_means_every_one_of_the_node() -> None:
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "p": (None, [])}
 
 
+def test_incomplete_pools_prevent_requests_for_all_devices_only_on_their_nodes() -> None:
+    # The other slices of two pools are missing: one pool is local to n2, the other is for the nodes of rack a (n3).
+    every = claim("all", exactly("gpu", allocationMode="All"))
+    partial = [slice_of("n2", count=2), shared_slice(count=2, **in_rack("a"))]
+    fleet = [node("n1"), node("n2"), node("n3", rack="a"), *partial]
+    for name, placed in (("n1", "n1"), ("n2", None), ("n3", None)):
+        own = slice_of(name, device("d0"), pool={"name": "own", "generation": 1, "resourceSliceCount": 1})
+        assert Scene(*fleet, own, every, pod("all")).placed["p"][0] == placed
+        assert Scene(*fleet, own, claim("one", exactly("gpu")), pod("one")).placed["p"][0] == name
+
+
 def test_claim_without_requests_fits_nodes_without_devices() -> None:
     assert Scene(node("n1"), claim("c"), pod("c")).placed["p"] == ("n1", [])
 

@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hetsched.contracts.objects.devices import Device, Devices, ResourceClaim
+from hetsched.contracts.objects.devices import Device, DevicePlace, Devices, ResourceClaim
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.times import seconds
 
 from ..fields import FieldView
 from .claims import resource_claim, selectors
 from .selector_verdicts import evaluate, is_supported, selector_chains, selector_verdicts
-from .slices import counters, device_taint, devices_of
+from .slices import counters, device_taint, devices_of, places_of
 
 
 class DeviceReader:
@@ -82,9 +82,14 @@ class DeviceReader:
         devices = tuple(self._tainted(device, classes) for device in read or self._known.devices)
         verdicts = selector_verdicts(devices, classes, self._claims.values())
         pools = tuple(sorted(incomplete | contradictory))
+        places: dict[str, dict[DevicePlace, None]] = {pool: {} for pool in pools}
+        for spec, pool in current:
+            if pool in places:
+                places[pool] |= dict.fromkeys(places_of(spec))
+        places_of_pools = {pool: tuple(some) for pool, some in places.items()}
         extended = self._known.extended | {resource: name for resource, (_, name) in self._extended.items()}
         counters_of_pools = shared if read else self._known.counters
-        return Devices(devices, classes, self._claims, verdicts, pools, counters_of_pools, extended)
+        return Devices(devices, classes, self._claims, verdicts, pools, counters_of_pools, extended, places_of_pools)
 
     def _tainted(self, device: Device, classes: Mapping[str, tuple[str, ...]]) -> Device:
         """Return a device with the taints of the rules that select it."""

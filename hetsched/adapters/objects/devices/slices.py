@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.objects.devices import BindingConditions, Device, DeviceCapacity, DeviceId, Value
+from hetsched.contracts.objects.devices import (
+    BindingConditions,
+    Device,
+    DeviceCapacity,
+    DeviceId,
+    DevicePlace,
+    Value,
+)
 from hetsched.contracts.objects.node_report import HARD_EFFECTS, Taint
 
 from .. import keys
@@ -36,11 +43,11 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
             for key, holder in device.view("attributes").value.items()
             if isinstance(holder, dict) and "version" in holder
         )
+        nodes = _place(place)
         yield Device(
             id=DeviceId(driver, pool, device.text("name")),
-            node=place.text("nodeName"),
-            # A device without any of these fields is on no node.
-            node_terms=None if place.text("nodeName") or place.flag("allNodes") else node_terms(place) or (),
+            node=nodes.node,
+            node_terms=nodes.terms,
             attributes=attributes,
             versions=versions,
             capacity=_capacity(device),
@@ -51,6 +58,17 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
             binds_to_node=device.flag("bindsToNode"),
             binding=_binding_conditions(device),
         )
+
+
+def places_of(spec: FieldView) -> Iterator[DevicePlace]:
+    """Yield the nodes that can access a slice, with `perDeviceNodeSelection` those of each of its devices."""
+    yield from map(_place, spec.views("devices") if spec.flag("perDeviceNodeSelection") else [spec])
+
+
+def _place(view: FieldView) -> DevicePlace:
+    node = view.text("nodeName")
+    # A slice or a device without any of these fields is on no node.
+    return DevicePlace(node, None if node or view.flag("allNodes") else node_terms(view) or ())
 
 
 def counters(spec: FieldView) -> Iterator[tuple[str, int]]:

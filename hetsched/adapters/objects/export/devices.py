@@ -14,6 +14,7 @@ from hetsched.contracts.objects.devices import (
     AllocatedDevice,
     Device,
     DeviceCapacity,
+    DevicePlace,
     DeviceRequest,
     Devices,
     DeviceWish,
@@ -40,9 +41,7 @@ def device_objects(devices: Devices) -> Iterator[Plain]:
     number = 0
     for (driver, pool), places in pools.items():
         for (node, terms), some in places.items():
-            place: Plain = {"nodeName": node} if node else {"allNodes": True}
-            if not node and terms is not None:
-                place = {"nodeSelector": _node_selector(terms)}
+            place = _place(DevicePlace(node, terms))
             count = len(places) + (f"{driver}/{pool}" in devices.counters)
             yield _slice(f"slice-{number}", driver, pool, count, [_device(one) for one in some], place)
             number += 1
@@ -52,13 +51,21 @@ def device_objects(devices: Devices) -> Iterator[Plain]:
         yield _slice(f"counters-{position}", driver, pool, count, [], {"sharedCounters": _counters("name", counters)})
     for position, name in enumerate(devices.incomplete):
         driver, _, pool = name.partition("/")
-        yield _slice(f"part-{position}", driver, pool, 2, [], {"allNodes": True})
+        partial = devices.incomplete_places.get(name, (DevicePlace(),))
+        for part, nodes in enumerate(partial):
+            yield _slice(f"part-{position}-{part}", driver, pool, len(partial) + 1, [], _place(nodes))
     resources = {name: resource for resource, name in devices.extended.items()}
     for name, selectors in devices.classes.items():
         extended = {"extendedResourceName": resources[name]} if name in resources else {}
         yield _object("DeviceClass", {"name": name}, {"spec": {"selectors": _selectors(selectors)} | extended})
     for claim in devices.claims.values():
         yield _claim(claim)
+
+
+def _place(place: DevicePlace) -> Plain:
+    if place.node:
+        return {"nodeName": place.node}
+    return {"allNodes": True} if place.terms is None else {"nodeSelector": _node_selector(place.terms)}
 
 
 def _slice(name: str, driver: str, pool: str, count: int, devices: list[Plain], place: Plain) -> Plain:

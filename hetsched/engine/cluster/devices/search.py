@@ -32,6 +32,16 @@ from .usage import DeviceUsage, consumption
 MOST_STEPS = 20_000
 
 
+class NodeDevices(NamedTuple):
+    """Indexes of the devices that a node can access; `is_complete` is false if slices of one of its pools are missing.
+
+    Requests for all devices then fail, because not all devices are known.
+    """
+
+    places: Sequence[int] = ()
+    is_complete: bool = True
+
+
 class _Place(NamedTuple):
     """Position of a request in the search: its claim, its name, and its name with the alternative in the result."""
 
@@ -54,26 +64,26 @@ class _Choice(NamedTuple):
 
 
 class _Alternative(NamedTuple):
-    """An alternative of a request: `count` devices of `devices`, which are usable if no other device is chosen."""
+    """An alternative of a request: `needed` of `devices`, which are usable if no other device is chosen."""
 
     place: _Place
     wish: DeviceWish
     devices: list[Device]
-    count: int
+    needed: int
 
 
 class DeviceSearch:
     """Depth-first search for one pod on one node, over the requests of all its claims.
 
-    `matching` returns the indexes of the devices that match a request; `indexes` are those of the node's devices. Only
-    requests with admin access get `avoided` devices.
+    `matching` returns the indexes of the devices that match a request, and `node` contains the devices of the node.
+    Only requests with admin access get `avoided` devices.
     """
 
     def __init__(
         self,
         known: Devices,
         matching: Callable[[DeviceWish], frozenset[int]],
-        indexes: Sequence[int],
+        node: NodeDevices,
         usage: DeviceUsage,
         *,
         avoided: Collection[int] = (),
@@ -81,6 +91,7 @@ class DeviceSearch:
     ) -> None:
         self._known = known
         self._matching = matching
+        self._is_complete, indexes = node.is_complete, node.places
         devices = [known.devices[index] for index in indexes]
         late = {device.id.pool_key for device in devices if device.binding is not None}
         ids = {index: device.id for index, device in zip(indexes, devices, strict=True)}
@@ -108,9 +119,9 @@ class DeviceSearch:
             found, claim = self._free(alternative), alternative.place.claim
             if found is None:
                 continue
-            if alternative.count + sum(1 for _ in self._same_claim(claim)) > MOST_RESULTS:
+            if alternative.needed + sum(1 for _ in self._same_claim(claim)) > MOST_RESULTS:
                 continue
-            if self._pick(found, alternative.count, alternative, at + 1):
+            if self._pick(found, alternative.needed, alternative, at + 1):
                 return True
         return False
 
@@ -124,7 +135,7 @@ class DeviceSearch:
             # A device whose free capacity is too small prevents the request (kube-scheduler since 1.37); a device that
             # is too small without shares is left out.
             there = [device for device in there if _has_capacity(wish, device)]
-            if not there or len(there) > MOST_RESULTS or self._known.incomplete:
+            if not there or len(there) > MOST_RESULTS or not self._is_complete:
                 return None
         place = _Place(claim, request.name, f"{request.name}/{wish.name}" if wish.name else request.name)
         usable = [device for device in there if self._is_usable(device, wish, place)]
@@ -183,7 +194,7 @@ class DeviceSearch:
                 return False
             if not any(each.wish.admin for each, _ in found):  # admin access uses no device
                 some = {id(device): device for _, devices in found for device in devices}
-                demands.append((min(each.count for each, _ in found), list(some.values())))
+                demands.append((min(each.needed for each, _ in found), list(some.values())))
         return len(demands) < 2 or can_be_distinct(demands)
 
     # -- choice of devices -----------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.documents import encode
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import DevicePlace, DeviceWish, ResourceClaim
 from hetsched.contracts.objects.devices import Devices as Known
-from hetsched.contracts.objects.devices import DeviceWish, ResourceClaim
 from hetsched.contracts.objects.node_constraints import NodeTerm
 from hetsched.contracts.objects.workload import DeviceUse, PodSpec, Shape
 from hetsched.engine.framework.status import Refusal
@@ -36,7 +36,7 @@ from ..selectors import nodes_of_terms
 from ..state_view import StateView
 from .extended_resources import claim_name, served_resources
 from .numa import numa_nodes
-from .search import DeviceSearch
+from .search import DeviceSearch, NodeDevices
 from .usage import DeviceUsage
 from .verdicts import DeviceVerdicts
 
@@ -98,6 +98,7 @@ class DeviceState:
             known.incomplete or more.incomplete,
             known.counters if known.devices else more.counters,
             {**more.extended, **known.extended},
+            known.incomplete_places if known.incomplete else more.incomplete_places,
         )
         self._index()
 
@@ -232,22 +233,34 @@ class DeviceState:
             found = self._found[key] = remaining, unknown, reason
         return found
 
-    def by_node(self, state: StateView, rows: Iterable[int] | None = None) -> dict[int, list[int]]:
-        """Return the indexes of the devices that each node can access, by row; without `rows` for all nodes."""
+    def by_node(self, state: StateView, rows: Iterable[int] | None = None) -> dict[int, NodeDevices]:
+        """Return the devices that each node can access, by row; without `rows` for all nodes."""
         selected = [(nodes_of_terms(state, terms), places) for terms, places in self._by_terms.items()]
         if rows is None:
             rows = (
                 range(len(state.reports)) if self._on_any_node else self._rows(state, [nodes for nodes, _ in selected])
             )
-        found: dict[int, list[int]] = {}
+        incomplete = self._incomplete_on(state)
+        found: dict[int, NodeDevices] = {}
         for row in rows:
             places = [*self._by_node.get(state.reports[row].name, ()), *self._on_any_node]
             for nodes, some in selected:
                 if nodes[row]:
                     places += some
             if places:
-                found[row] = places
+                found[row] = NodeDevices(places, not incomplete[row])
         return found
+
+    def _incomplete_on(self, state: StateView) -> Bools:
+        """Return the nodes that can access slices of an incomplete pool, (N,)."""
+        nodes: Bools = np.zeros(len(state.reports), np.bool_)
+        for pool in self.known.incomplete:
+            for place in self.known.incomplete_places.get(pool, (DevicePlace(),)):
+                if not place.node:
+                    nodes |= True if place.terms is None else nodes_of_terms(state, place.terms)
+                elif place.node in state.row_of:
+                    nodes[state.row_of[place.node]] = True
+        return nodes
 
     def _rows(self, state: StateView, selected: Iterable[Bools]) -> list[int]:
         """Return the rows with local devices and the rows of the masks; most nodes of a cluster may have no devices."""
@@ -278,19 +291,19 @@ class DeviceState:
     def searches(self, claims: Sequence[ResourceClaim], state: StateView, usage: DeviceUsage) -> Mapping[int, str]:
         """Return the result of `allocate` for each row with devices; it is empty if there are devices."""
 
-        def search(places: Sequence[int]) -> str:
-            found = self.allocate(claims, places, usage)
+        def search(node: NodeDevices) -> str:
+            found = self.allocate(claims, node, usage)
             return found if isinstance(found, str) else ""
 
-        places = state.once("devices by node", lambda: self.by_node(state))
+        nodes = state.once("devices by node", lambda: self.by_node(state))
         if usage is not self._usage:
-            return {row: search(some) for row, some in places.items()}
-        return self._verdicts.search(claims, places, self.known.devices, search)
+            return {row: search(node) for row, node in nodes.items()}
+        return self._verdicts.search(claims, nodes, self.known.devices, search)
 
     def allocate(
         self,
         claims: Sequence[ResourceClaim],
-        places: Sequence[int],
+        node: NodeDevices,
         usage: DeviceUsage,
         avoided: Collection[int] = (),
     ) -> list[DeviceGrant] | str:
@@ -299,9 +312,9 @@ class DeviceState:
         Requests without admin access get none of the `avoided` devices. The reason is `few` (too few free devices),
         `taints` (enough devices only if taints are ignored) or `search` (the search was stopped).
         """
-        find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], places, usage, avoided=avoided)
+        find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], node, usage, avoided=avoided)
         found = find().run(claims)
-        if found != "few" or not any(self.known.devices[place].taints for place in places):
+        if found != "few" or not any(self.known.devices[place].taints for place in node.places):
             return found
         untainted = find(ignore_taints=True).run(claims)
         return untainted if isinstance(untainted, str) else "taints"

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetsched.contracts.objects.devices import AttributeConstraint, Device, DeviceId, DeviceRequest, ResourceClaim
 
+from .search import NodeDevices
+
 # The requests and constraints of each claim, and the index of the first equal claim: a pod may use one claim twice.
 Demand = tuple[tuple[tuple[DeviceRequest, ...], tuple[AttributeConstraint, ...], int], ...]
 _MOST_DEMANDS = 32  # a change of a pool that all nodes can access drops one result of each demand and node
@@ -20,31 +22,31 @@ class DeviceVerdicts:
     """Results of searches by demand and row: the reason why the devices of a node do not suffice, or an empty text."""
 
     def __init__(self) -> None:
-        self._places: Mapping[int, Sequence[int]] = {}
+        self._nodes: Mapping[int, NodeDevices] = {}
         self._rows: dict[str, list[int]] = {}  # pool -> rows of the nodes that can access one of its devices
         self._found: dict[Demand, dict[int, str]] = {}
 
     def search(
         self,
         claims: Sequence[ResourceClaim],
-        places: Mapping[int, Sequence[int]],
+        nodes: Mapping[int, NodeDevices],
         devices: Sequence[Device],
-        search: Callable[[Sequence[int]], str],
+        search: Callable[[NodeDevices], str],
     ) -> Mapping[int, str]:
-        """Return the result for each row of `places`, the indexes of the devices that each node can access."""
-        if places is not self._places and places != self._places:
+        """Return the result for each row of `nodes`, which contains the devices that each node can access."""
+        if nodes is not self._nodes and nodes != self._nodes:
             self._found.clear()
             self._rows = {}
-            for row, some in places.items():
-                for pool in {devices[place].id.pool_key for place in some}:
+            for row, node in nodes.items():
+                for pool in {devices[place].id.pool_key for place in node.places}:
                     self._rows.setdefault(pool, []).append(row)
-        self._places = places
+        self._nodes = nodes
         demand = _demand(claims)
         if demand not in self._found and len(self._found) >= _MOST_DEMANDS:
             self._found.pop(next(iter(self._found)))
         found = self._found.setdefault(demand, {})
-        for row in places.keys() - found.keys():
-            found[row] = search(places[row])
+        for row in nodes.keys() - found.keys():
+            found[row] = search(nodes[row])
         return found
 
     def drop(self, devices: Iterable[DeviceId]) -> None:

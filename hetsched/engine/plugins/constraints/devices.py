@@ -27,6 +27,7 @@ from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
 from hetsched.engine.cluster.devices.extended_resources import claim_on, served_nodes, served_resources
+from hetsched.engine.cluster.devices.search import NodeDevices
 from hetsched.engine.cluster.devices.usage import DeviceUsage
 from hetsched.engine.cluster.selectors import nodes_of_terms
 from hetsched.engine.cluster.state import ClusterState
@@ -175,8 +176,8 @@ class Devices:
             return _not_aligned(found.names)
         if not claims.claims:
             return None
-        places = state.devices.by_node(state, (row,)).get(row, [])
-        grants = aligned.grants if aligned else state.devices.allocate(claims.claims, places, usage)
+        node = state.devices.by_node(state, (row,)).get(row, NodeDevices())
+        grants = aligned.grants if aligned else state.devices.allocate(claims.claims, node, usage)
         if isinstance(grants, str):
             return Refusal("DevicesNotAvailable", Message("the devices have been allocated to other pods"))
         devices = tuple(_with_zone(grant, row, state) for grant in grants)
@@ -263,7 +264,7 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
 def _without(need: _Need, usage: DeviceUsage, state: ClusterState) -> list[Refused]:
     """Return refusals of the nodes that cannot serve all open claims of a pod, or whose search was stopped."""
     # Claims without requests need no devices.
-    few = need.nodes & isinstance(state.devices.allocate(need.claims, (), usage), str)
+    few = need.nodes & isinstance(state.devices.allocate(need.claims, NodeDevices(), usage), str)
     tainted: Bools = np.zeros(len(state.reports), np.bool_)
     stopped: Bools = np.zeros(len(state.reports), np.bool_)
     for row, found in state.devices.searches(need.claims, state, usage).items():
