@@ -53,7 +53,7 @@ class DeviceHealth(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class ObservedPod(msgspec.Struct, frozen=True):
+class ObservedPod(msgspec.Struct, frozen=True, gc=False):
     """One pod at one time. `ended` is `succeeded` or `failed`; `deleting` pods keep their allocation.
 
     `devices` lists the devices of its containers that are not healthy, or whose health is unknown.
