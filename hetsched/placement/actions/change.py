@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.db.models import Count
 from django.utils import timezone
 
 from hetsched.contracts.message import Message, to_column
+from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_loads import TOTALS, Conflict, Load, add_loads, write_columns
 from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.audit import SYSTEM, record_many
@@ -70,6 +72,20 @@ def write_messages(messages: Iterable[tuple[Message | str, int]]) -> None:
     change_many(sql, [(to_column(message), pk) for message, pk in messages])
 
 
+class _Held(NamedTuple):
+    """The columns of a reservation that its document shows."""
+
+    requests: dict[str, int]
+    allocation: Allocation
+    since: datetime
+
+
+def _node_patch(node: Node, held: Mapping[str, _Held | None]) -> Patch:
+    """Return the patch of a node whose load has changed, with its new and ended reservations."""
+    pods = {key: None if columns is None else held_document(*columns) for key, columns in held.items()}
+    return {**node_load(node), "pods": pods}
+
+
 class ClusterTransaction:
     """An open transaction that changes the rows of one cluster."""
 
@@ -79,7 +95,8 @@ class ClusterTransaction:
         self._pods: set[int] = set()
         self._workloads: set[str] = set()
         self._loads: dict[int, Load] = defaultdict(Load)
-        self._held: dict[int, dict[str, dict[str, Any] | None]] = defaultdict(dict)
+        # node ID -> key of a pod -> its reservation, None if it ended; `close` makes the documents node by node
+        self._held: dict[int, dict[str, _Held | None]] = defaultdict(dict)
         self._columns: set[str] = set()  # cluster columns that `close` writes
         self._decisive_revision = cluster.decisive_revision  # before this transaction
         self.gone_node_ids: list[int] = []  # after `close`: IDs of deleted nodes without pods
@@ -136,8 +153,8 @@ class ClusterTransaction:
             insert(self.cluster, reserved_pods, epoch, self.now), reserved_pods, strict=True
         ):
             self._loads[reserved.node_id].add(reservation.requests, reserved.gpu_milli)
-            document = held_document(reservation.requests, reservation.allocation, reservation.created_at)
-            self._held[reserved.node_id][reserved.spec.key] = document
+            held = _Held(reservation.requests, reservation.allocation, reservation.created_at)
+            self._held[reserved.node_id][reserved.spec.key] = held
 
     def discard_decisions(self) -> None:
         """Invalidate uncommitted decisions that were made on earlier revisions: their commit raises Conflict."""
@@ -200,8 +217,7 @@ class ClusterTransaction:
         }
         tiles = {node.name: tile(node) for node in nodes.values()}
         for node_id, node in nodes.items():
-            pods = self._held[node_id]
-            patches[node_topic(self.cluster, node.name)] = {**node_load(node), "pods": pods}
+            patches[node_topic(self.cluster, node.name)] = partial(_node_patch, node, self._held[node_id])
         patches[cluster_topic(self.cluster)] = lambda: {**cluster_metrics_patch(self.cluster), "nodes": tiles}
         if decisions:
             patches[DECISIONS] = lambda: decisions_patch(self.cluster, decisions)
@@ -224,7 +240,7 @@ class ClusterTransaction:
             self._loads[placement.node_id].add(placement.requests, placement.allocation.gpu_milli)
             self._held[placement.node_id].setdefault(
                 f"{placement.namespace}/{placement.name}",
-                held_document(placement.requests, placement.allocation, placement.created_at),
+                _Held(placement.requests, placement.allocation, placement.created_at),
             )
             pods_of[placement.workload_id] += 1
         self.touch_rows(placement.pod_id for placement in placed)

@@ -15,12 +15,15 @@ from hetsched.placement.cluster_snapshot import state_of
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.reservation_ledger import ReservedPod
+from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.hot_statements import NODES
 
 from ..change import ClusterTransaction
 from .displaced_pods import displace_pods
 from .pod_problems import pod_problem
+
+_ROWS_AT_ONCE = 1000
 
 
 def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPod], *, displaces: bool) -> int:
@@ -29,26 +32,33 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
     With `displaces`, pods and holds that no longer fit their node are displaced.
     """
     node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
-    # Do not use the allocation in the pod's annotation, because any user can write it: `_allocations` chooses GPUs and
-    # CPUs for the requests.
-    specs, messages = list[PodSpec](), list[str]()
-    for seen in charged:
-        if seen.spec is not None:
-            specs.append(msgspec.structs.replace(seen.spec, allocation=None, node_name=seen.node_name))
-            messages.append(pod_problem(seen))
-    pods = [
-        Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), allocation, change.now)
-        for spec, allocation in zip(specs, _allocations(specs, node_ids), strict=True)
-    ]
-    for pod, message in zip(pods, messages, strict=True):
-        pod.message = message
-    insert(pods)
-    reserved = [ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
-    change.reserve(reserved, change.cluster.leader_epoch)
-    if reserved and displaces:
-        node_ids_of_reserved = {reserved_pod.node_id for reserved_pod in reserved}
-        displace_pods(change, node_ids_of_reserved, by=format_pods([pod.key for pod in pods], 3))
-    return len(pods)
+    known = [seen for seen in charged if seen.spec is not None]
+    specs = [_charged_spec(seen.spec, seen.node_name) for seen in known if seen.spec is not None]
+    reserved_node_ids: set[int] = set()
+    # The rows of a first list would need more memory than all other data of the informer, so they are made in batches.
+    for some in batched(list(zip(known, specs, _allocations(specs, node_ids), strict=True)), _ROWS_AT_ONCE):
+        pods = []
+        for seen, spec, allocation in some:
+            pod = Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), allocation, change.now)
+            pod.message = pod_problem(seen)
+            pods.append(pod)
+        insert(pods)
+        reserved = [ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
+        change.reserve(reserved, change.cluster.leader_epoch)
+        reserved_node_ids.update(reserved_pod.node_id for reserved_pod in reserved)
+    if reserved_node_ids and displaces:
+        displace_pods(change, reserved_node_ids, by=format_pods([spec.key for spec in specs], 3))
+    return len(specs)
+
+
+def _charged_spec(spec: PodSpec, node_name: str) -> PodSpec:
+    """Return a pod on its node, without the allocation in its annotation.
+
+    Any user can write the annotation, so `_allocations` chooses GPUs and CPUs for the requests.
+    """
+    if spec.allocation is None and spec.node_name == node_name:
+        return spec
+    return msgspec.structs.replace(spec, allocation=None, node_name=node_name)
 
 
 def charge_unassigned_pods(change: ClusterTransaction) -> None:
