@@ -26,7 +26,9 @@ from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import RESERVATION
 
 from .models import Eviction, Nomination, Reservation
+from .shared_parts import SharedParts
 
+_ROWS_AT_ONCE = 1000
 # In clusters without kubelets, victims can be removed immediately.
 _EVICTING = frozenset({ClusterKind.OFFLINE, ClusterKind.DEMO})
 _NOMINATING = frozenset({ClusterKind.KUBERNETES})
@@ -156,9 +158,17 @@ def state_of(node_ids: Collection[int]) -> ClusterState:
 
 
 def _columns(rows: QuerySet[Reservation]) -> list[ReservationColumns]:
-    """Return reservations in the order in which they began."""
+    """Return reservations in the order in which they began; equal parts of their pods are the same objects."""
     found = rows.order_by("revision", "id").values_list(*RESERVATION)
-    return [ReservationColumns(*columns) for columns in found]
+    share = SharedParts()
+    # Read in parts, because the JSON of all rows would need more memory than the decoded pods.
+    return [
+        ReservationColumns(
+            revision, released, share.allocation(allocation), changed, share.text(node), namespace, name, uid,
+            share.spec(spec),
+        )
+        for revision, released, allocation, changed, node, namespace, name, uid, spec in found.iterator(_ROWS_AT_ONCE)
+    ]  # fmt: skip
 
 
 def assume_nominated(snapshot: ClusterSnapshot, nominations: QuerySet[Nomination]) -> None:
