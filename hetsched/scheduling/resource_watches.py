@@ -20,7 +20,7 @@ from hetsched.adapters.kubernetes.resources import REQUIRED, RESTRICTIVE
 from hetsched.inventory.node_events import STALE
 
 MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
-_MOST_QUEUED = 20_000
+_MOST_QUEUED = 5000
 # cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
 iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
