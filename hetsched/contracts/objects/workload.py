@@ -242,7 +242,7 @@ class GangMember(msgspec.Struct, frozen=True):
     topology: GangTopology | None = None
 
 
-class Shape(msgspec.Struct, frozen=True, gc=False):
+class Shape(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """All properties of a pod that determine which nodes fit it and how they score.
 
     `containers` lists the containers that request whole CPUs or GPUs, in start order. `guaranteed` means that the pod
@@ -294,7 +294,7 @@ def copied_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in labels.items() if name in COPIED_NODE_LABELS}
 
 
-class PodSpec(msgspec.Struct, frozen=True, gc=False):
+class PodSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pod: identity, requirements, and, if it already runs, its node and allocation.
 
     `container_names` are the names of the shape's `containers` in the same order, or empty if unknown. `policy` is the
