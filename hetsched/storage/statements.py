@@ -81,6 +81,8 @@ def _for_sqlite(sql: str) -> str:
 
 
 def _turn(sql: str) -> str:
+    if "%%" not in sql:  # the expression needs 2 ms for an insert of 1000 rows
+        return sql.replace("%s", "?")
     return str(FORMAT_QMARK_REGEX.sub("?", sql)).replace("%%", "%")
 
 
