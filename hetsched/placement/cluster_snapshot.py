@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from operator import attrgetter
+from sys import intern
 from typing import NamedTuple
 
 import msgspec
@@ -164,7 +165,7 @@ def _columns(rows: QuerySet[Reservation]) -> list[ReservationColumns]:
     # Read in parts, because the JSON of all rows would need more memory than the decoded pods.
     return [
         ReservationColumns(
-            revision, released, share.allocation(allocation), changed, share.text(node), namespace, name, uid,
+            revision, released, share.allocation(allocation), changed, intern(node), namespace, name, uid,
             share.spec(spec),
         )
         for revision, released, allocation, changed, node, namespace, name, uid, spec in found.iterator(_ROWS_AT_ONCE)

@@ -5,6 +5,8 @@ Source: Kubernetes core/v1 PodStatus.
 
 from __future__ import annotations
 
+from sys import intern
+
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.contracts.objects.observed import ContainerEnd, ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
@@ -21,13 +23,14 @@ def observed_pod(root: FieldView, spec: PodSpec | None) -> ObservedPod:
     bound, phase = bool(wanted.text("nodeName")), status.text("phase")
     stopped = has_stopped(status)
     return ObservedPod(
-        namespace=meta.text("namespace"),
+        # Many pods have the same values: `intern` keeps each value in memory once.
+        namespace=intern(meta.text("namespace")),
         name=meta.text("name"),
         uid=meta.text("uid"),
         version=meta.text("resourceVersion"),
-        scheduler_name=wanted.text("schedulerName"),
-        node_name=wanted.text("nodeName"),
-        phase=phase,
+        scheduler_name=intern(wanted.text("schedulerName")),
+        node_name=intern(wanted.text("nodeName")),
+        phase=intern(phase),
         ended=_ENDS.get(phase, ""),
         deleting="deletionTimestamp" in meta,
         reason=status.text("reason"),

@@ -10,6 +10,7 @@ Invariant: pods with equal shapes that are read together share one `Shape` objec
 
 from __future__ import annotations
 
+from sys import intern
 from typing import NamedTuple
 
 import msgspec
@@ -127,11 +128,11 @@ class PodReader:
         return msgspec.structs.replace(
             pod,
             name=name,
-            node_name=spec.name("nodeName") if node_name else "",
+            node_name=intern(spec.name("nodeName")) if node_name else "",
             shape=self._shapes.setdefault(shape, shape),
             uid=uid,
             created_at=meta.text("creationTimestamp"),
-            qos=status.choice("qosClass", _QOS, pod.qos),
+            qos=intern(status.choice("qosClass", _QOS, pod.qos)),
             controller=controller,
             controller_uid=controller_uid,
             grace_seconds=grace_seconds(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
