@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes
+from hetsched.placement.actions.watch import foreign_pods
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
@@ -60,6 +61,32 @@ def pinning(name: str) -> NodeBuilder:
 def zones() -> dict[str, list[str]]:
     rows = Reservation.objects.filter(active=True).select_related("pod")
     return {row.pod.name: [zone.name for zone in row.allocation.predicted] for row in rows}
+
+
+def test_pods_of_one_batch_are_charged_when_their_rows_need_several_inserts(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign_pods, "_ROWS_AT_ONCE", 2)
+    seen(cluster, nodes=[a_node("n1").build()])
+    pods = [a_pod(f"theirs-{number}").cpu(1).having(uid=f"u{number}", node_name="n1").build() for number in range(5)]
+    observed = [
+        ObservedPod("default", pod.name, pod.uid, "", "default-scheduler", node_name="n1", phase="Running", spec=pod)
+        for pod in pods
+    ]
+    seen(cluster, pods=observed)
+    assert Node.objects.get(name="n1").requested["cpu"] == 5000
+    assert list(Reservation.objects.order_by("id").values_list("pod__name", flat=True)) == [pod.name for pod in pods]
+    assert_cache_equals_loaded_state(cluster)
+
+
+def test_equal_pods_of_a_snapshot_share_their_shape_and_labels(cluster: Cluster) -> None:
+    seen(cluster, nodes=[a_node("n1").build()])
+    for number in range(2):
+        runs(cluster, a_pod(f"theirs-{number}").cpu(1).having(labels={"app": "web"}), "n1")
+    first, second = (placed.pod for placed in load_state(cluster.pk).state.placed_pods.values())
+    assert first.shape is second.shape
+    assert first.labels is second.labels
+    assert (first.name, second.name) == ("theirs-0", "theirs-1")
 
 
 def test_exclusive_cpus_stay_in_their_zone_when_an_earlier_pod_ends(cluster: Cluster) -> None:
