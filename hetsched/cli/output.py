@@ -69,12 +69,13 @@ def print_json(document: Any) -> None:
 
 
 def print_error(error: InputError) -> None:
-    """Write one input error to standard error."""
+    """Write an input error, with the errors of other fields of the same input, to standard error."""
     out = console(sys.stderr)
-    place = f"{error.place}: " if error.place else ""
-    out.print(f"[bold red]error[/] \\[{error.code}] {escape(place + error.message)}", soft_wrap=True)
-    if error.hint:
-        out.print(f"  [dim]{escape(error.hint)}[/]", soft_wrap=True)
+    for one in (error, *error.further):
+        place = f"{one.place}: " if one.place else ""
+        out.print(f"[bold red]error[/] \\[{one.code}] {escape(place + one.message)}", soft_wrap=True)
+        if one.hint:
+            out.print(f"  [dim]{escape(one.hint)}[/]", soft_wrap=True)
     print_warnings(error.warnings)
 
 

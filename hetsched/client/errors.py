@@ -25,13 +25,13 @@ class Refused(InputError):
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any], fallback: str = "") -> None:
-        def text(name: str, otherwise: str = "") -> str:
-            value = problem.get(name)
-            return value if isinstance(value, str) and value else otherwise
-
-        super().__init__(
-            text("code", f"Http{status}"), text("detail", fallback), place=text("place"), hint=text("hint")
-        )
+        code = f"Http{status}"
+        super().__init__(**_members(problem, code, fallback))
+        errors = problem.get("errors")
+        if isinstance(errors, list):  # all wrong fields, of which the first is this error
+            self.further = tuple(
+                InputError(**_members(error, code, "")) for error in errors[1:] if isinstance(error, dict)
+            )
         self.status = status
         self.problem = dict(problem)
         # Ignore warnings that cannot be parsed: a server of another version may send others, and the error is complete
@@ -40,6 +40,16 @@ class Refused(InputError):
             self.with_warnings(
                 msgspec.convert(problem.get("warnings", ()), tuple[ManifestWarning, ...], dec_hook=from_parts)
             )
+
+
+def _members(problem: Mapping[str, Any], code: str, detail: str) -> dict[str, str]:
+    """Return the arguments of an InputError from a JSON object; values of other types are treated as absent."""
+
+    def text(name: str, default: str = "") -> str:
+        value = problem.get(name)
+        return value if isinstance(value, str) and value else default
+
+    return {"code": text("code", code), "message": text("detail", detail), "place": text("place"), "hint": text("hint")}
 
 
 class ServerUnavailable(Exception):

@@ -50,7 +50,10 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Rejection of input, of which no part has been applied; `warnings` are about the same input."""
+    """Rejection of input, of which no part has been applied.
+
+    `warnings` and `further`, the errors of other fields, are about the same input.
+    """
 
     def __init__(self, code: str, message: str, *, place: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -59,10 +62,12 @@ class InputError(ValueError):
         self.place = place
         self.hint = as_message(hint)
         self.warnings: tuple[ManifestWarning, ...] = ()
+        self.further: tuple[InputError, ...] = ()
 
     def at(self, place: str) -> InputError:
         """Return this error with `place` prepended to its place."""
         outer = InputError(self.code, self.message, place=f"{place}{self.place}", hint=self.hint)
+        outer.further = self.further
         return outer.with_warnings(self.warnings)
 
     def with_warnings(self, warnings: Iterable[ManifestWarning]) -> InputError:

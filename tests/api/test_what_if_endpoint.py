@@ -84,6 +84,21 @@ def test_pod_that_fits_nowhere_has_a_reason(viewer: Api) -> None:
     assert [reason["nodes"] for reason in unplaced["reasons"]] == [2]
 
 
+def test_all_wrong_fields_of_a_manifest_are_listed(viewer: Api) -> None:
+    def refused(manifest: str) -> dict[str, Any]:
+        answer: dict[str, Any] = viewer("POST", "what-if/", {"manifest": manifest}, status=400).json()
+        return answer
+
+    one = POD.replace("500m", "-1")
+    problem = refused(one.replace("name: web", "name: Web"))
+    assert [(error["code"], error["place"]) for error in problem["errors"]] == [
+        ("NameInvalid", "manifest#1 metadata.name"),
+        ("QuantityNegative", "manifest#1 spec.containers[0].resources.requests.cpu"),
+    ]
+    assert problem["errors"][0] == {name: problem[name] for name in ("code", "detail", "place")}
+    assert "errors" not in refused(one)
+
+
 def test_nodes_can_be_supposed(viewer: Api) -> None:
     for added in (NODES, [msgspec.yaml.decode(NODES)]):
         answer = ask(viewer, HUGE, addNodes=added)

@@ -126,6 +126,15 @@ LISTS = {
 }
 
 
+class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One wrong field of the request."""
+
+    code: str
+    detail: Message
+    place: str = ""
+    hint: str = ""
+
+
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Problem document of an error response."""
 
@@ -139,6 +148,8 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     type: str = msgspec.field(default="about:blank")
     # Warnings about the manifest of the rejected request.
     warnings: tuple[ManifestWarning, ...] = ()
+    # All wrong fields of the manifest, if there are several; the first one is also in the fields above.
+    errors: tuple[FieldError, ...] = ()
     # `goldens` is set for `GoldenPlacementBroken`. `yours`, `theirs` and `diff` (both edits and their difference) are
     # set if a write to a policy fails with 412.
     goldens: tuple[GoldenVerdict, ...] = ()
@@ -246,9 +257,13 @@ def refusal_of(error: Exception) -> RequestRefused:
         case InputError():
             status = _STATUS.get(error.code, 400)
             later = {"Retry-After": _LATER[error.code]} if error.code in _LATER else {}
-            warnings = {"warnings": error.warnings}
+            members: dict[str, Any] = {"warnings": error.warnings}
+            if error.further:
+                members["errors"] = tuple(
+                    FieldError(one.code, one.message, one.place, one.hint or "") for one in (error, *error.further)
+                )
             return RequestRefused(
-                status, error.code, error.message, place=error.place, hint=error.hint, headers=later, members=warnings
+                status, error.code, error.message, place=error.place, hint=error.hint, headers=later, members=members
             )
         case exceptions.APIException():
             return _of_framework(error)

@@ -135,7 +135,7 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
                 item = {**item, "kind": kind.removesuffix("List"), "apiVersion": item.get("apiVersion", version)}
             yield from _flatten(item, name, number, f"{path}items[{position}].")
     else:
-        if _size(plain, MAX_OBJECT_NODES) > MAX_OBJECT_NODES:
+        if count_values(plain, MAX_OBJECT_NODES) > MAX_OBJECT_NODES:
             raise InputError(
                 "ObjectTooLarge",
                 Message("an object contains more than {n} values", n=MAX_OBJECT_NODES),
@@ -144,7 +144,7 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
         yield Document(name, number, plain, path)
 
 
-def _size(plain: Plain, limit: int) -> int:
+def count_values(plain: Plain, limit: int) -> int:
     """Count the values of an object; counting stops soon after `limit`."""
     count = 0
     open_values: list[Any] = [plain]

@@ -46,6 +46,7 @@ from .fields import FieldView, metadata
 from .manifest_warnings import explains, manifest_warnings, with_misspelling
 from .pod_fields import preempts
 from .pods import PodReader, ReferencedObjects, namespace_of
+from .wrong_fields import further_errors
 
 
 def read_content(
@@ -56,11 +57,16 @@ def read_content(
     `known` is a cluster with priority classes, runtime classes and pod groups that the pods may refer to. `names` is
     the seed of generated names.
 
-    Raises: InputError that names file, document, field path and reason; nothing is converted in that case.
+    Raises: InputError that names file, document, field path and reason, and lists the other wrong fields of a workload
+    file; nothing is converted in that case.
     """
     try:
         content = _converted(documents, _Reading(workload, names), known)
     except InputError as error:
+        if workload:
+            error.further = further_errors(
+                error, documents, lambda tried: _converted(tried, _Reading(workload, names), known).pending
+            )
         raise error.with_warnings(
             warning
             for warning in manifest_warnings(documents, workload=workload, known=known)

@@ -57,7 +57,7 @@ class Server:
         ]
         self._answers[method, path] = made  # type: ignore[assignment]
 
-    def refuses(self, method: str, path: str, status: int, code: str, detail: str, **more: str) -> None:
+    def refuses(self, method: str, path: str, status: int, code: str, detail: str, **more: Any) -> None:
         problem = {"title": "", "status": status, "code": code, "detail": detail, **more}
         self.answers(method, path, problem, status=status)
 

@@ -59,6 +59,14 @@ def test_a_refused_request_is_2_with_place_and_hint(server: Server) -> None:
     assert result.stderr == "error [ClusterAmbiguous] cluster: there are several\n  Name one: a, b\n"
 
 
+def test_every_wrong_field_of_a_refused_request_is_printed(server: Server) -> None:
+    errors = [{"code": "NameInvalid", "detail": "is wrong", "place": place, "hint": "Change it"} for place in "ab"]
+    server.refuses("GET", NODES, 400, "NameInvalid", "is wrong", place="a", hint="Change it", errors=errors)
+    assert run("get", "nodes").stderr == "".join(
+        f"error [NameInvalid] {place}: is wrong\n  Change it\n" for place in "ab"
+    )
+
+
 def test_a_redirect_is_not_followed_with_the_token(server: Server) -> None:
     server.answers("GET", NODES, b"", status=302, Location="https://elsewhere.example/")
     assert run("get", "nodes", "--token", "hs_x").exit_code == 3
