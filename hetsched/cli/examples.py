@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hetsched isa check x86-64-v3 x86-64-v4",
         "hetsched isa inspect build/app",
     ),
+    "version": ("hetsched version", "hetsched version -o json"),
     "crds": ("hetsched crds | kubectl apply -f -",),
     "completion": (
         "source <(hetsched completion bash)",

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from hetsched.contracts.api.cluster_report import (
+    FRAGMENTATION,
     IMAGE_PLATFORMS,
     LEVELS,
     ClusterFinding,
@@ -205,8 +206,9 @@ def _show(out: Console, report: ClusterReport, *, registries: bool) -> None:
             out.print(f"\n{others} more; --html and -o json contain all findings", soft_wrap=True)
     gpus = report.gpus
     if gpus.total:
-        share = "" if gpus.fragmentation is None else f", fragmentation {gpus.fragmentation:.1%}"
-        out.print(f"\nGPUs: {gpus.allocated:g} of {gpus.total:,} allocated, {gpus.stranded:,} stranded{share}")
+        out.print(f"\nGPUs: {gpus.allocated:g} of {gpus.total:,} allocated, {gpus.stranded:,} stranded")
+        if gpus.fragmentation is not None:
+            out.print(f"GPU fragmentation: {gpus.fragmentation:.1%}, {FRAGMENTATION}", soft_wrap=True)
     regret = report.regret
     if regret.compared:
         out.print(

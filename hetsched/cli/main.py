@@ -2,7 +2,7 @@
 
 Every invalid input results in one message on standard error and exit code 2, an unreachable server or a rejected token
 in exit code 3, and Ctrl-C in exit code 130. Commands also report their results as exit codes.
-The commands `agent` (which parses its own command line), `completion` and `crds` are also in this module.
+The commands `agent` (which parses its own command line), `completion`, `crds` and `version` are also in this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .examples import examples
 from .isa import command as isa
 from .lab import experiment, simulate
 from .mcp import command as mcp
-from .output import console, print_error
+from .output import Output, OutputFormat, console, print_error, print_json
 from .server import audit, backup, certs, health, scheduler, standalone, token
 from .workloads import batch, decisions, hold, plans, webhook, whatif, workloads
 
@@ -142,9 +142,17 @@ _OFFLINE, _SERVER, _HERE = (
 )
 
 
+def version(output: Output = OutputFormat.TEXT) -> None:
+    """Print the version."""
+    if output is OutputFormat.JSON:
+        print_json({"version": __version__})
+    else:
+        console().print(f"hetsched {__version__}")
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
-        console().print(f"hetsched {__version__}")
+        version()
         raise typer.Exit
 
 
@@ -160,7 +168,7 @@ def root(
 _COMMANDS: dict[str, tuple[typer.Typer | Callable[..., Any], ...]] = {
     _OFFLINE: (
         look.look, whatif.whatif, advise.advise, check.check, simulate.simulate, experiment.experiment, bench.bench,
-        isa.app, docs.docs, completion, crds,
+        isa.app, docs.docs, completion, crds, version,
     ),
     _SERVER: (
         workloads.submit, workloads.wait, resources.get, decisions.explain, workloads.cancel, workloads.retry,

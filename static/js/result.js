@@ -57,17 +57,21 @@ export function drawAnswer(container, words, answer, nodes, { margin = null, att
   );
 }
 
-// A rejected question: code, hint and request id; `problem` is null if there was no response.
+// A rejected question: its wrong fields with hints, code and request id; `problem` is null if there was no response.
 export function drawProblem(container, words, problem) {
   const said = problem
     ? [
-        element("p", { class: "strong" }, [problem.place, problem.detail].filter(Boolean).join(": ")),
-        problem.hint ? element("p", {}, problem.hint) : null,
+        ...(problem.errors ?? [problem]).flatMap(wrongField),
         element("p", { class: "small muted" }, fill(words["code-of"], { code: problem.code, id: problem.requestId ?? "–" })),
       ]
     : [element("p", {}, words.unreachable)];
   container.replaceChildren(element("section", { class: "note bad stack", role: "alert" }, ...said.filter(Boolean)));
 }
+
+const wrongField = ({ place, detail, hint }) => [
+  element("p", { class: "strong" }, [place, detail].filter(Boolean).join(": ")),
+  hint ? element("p", {}, hint) : null,
+];
 
 // Marks of the node grid for an answer: chosen nodes as ghosts, rejected nodes faded.
 export function marksOf(words, answer, nodes) {
@@ -266,7 +270,7 @@ function moves(words, answer) {
     ...[...answer.displaced].sort((a, b) => (a.to !== null) - (b.to !== null)).map(displacement(words)),
     ...answer.evictions.map((pod) => [pod.pod, pod.node, "–", eviction(words, pod)]),
   ];
-  return rows.length ? [panel(words.displaced, table([words.pod, words.node, "→", ""], rows))] : [];
+  return rows.length ? [panel(words.displaced, table([words.pod, words.node, words["new-node"], words.result], rows))] : [];
 }
 
 // The scoring plugins of the policy of the answer with their weights; empty if the policy has another version now.

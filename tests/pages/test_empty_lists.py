@@ -49,6 +49,7 @@ def test_unconfigured_source_is_not_a_failed_one(
 
 def test_suggested_command_names_the_cluster_and_is_complete(viewer: Client, cluster: Cluster) -> None:
     assert "This is an offline cluster." in words(viewer, "/shadow/")
+    assert "hetsched cluster add prod --kubeconfig KUBECONFIG --shadow default-scheduler" in words(viewer, "/shadow/")
     create_cluster(name="prod", kind="kubernetes", actor=SYSTEM)
     page = viewer.get("/shadow/?cluster=prod").content.decode()
     assert '<pre class="mono">hetsched cluster connect prod --shadow default-scheduler</pre>' in page

@@ -36,6 +36,16 @@ def test_not_found_page_of_a_viewer_has_links(viewer: Client, browsing: Callable
         assert '<nav class="places"' not in other.get("/nowhere/").content.decode()
 
 
+def test_unknown_node_page_links_to_similar_names_and_all_nodes(viewer: Client, cluster: Cluster) -> None:
+    answer = viewer.get("/nodes/n11/?cluster=" + cluster.name)
+    page = main_of(answer.content.decode())
+    assert answer.status_code == 404
+    assert f"Node n11 does not exist in cluster {cluster.name}." in page
+    assert f'href="/nodes/n1/?cluster={cluster.name}">n1</a>' in page
+    assert f'href="/nodes/?cluster={cluster.name}">Nodes of {cluster.name}</a>' in page
+    assert "/nodes/n" not in main_of(viewer.get("/nodes/unlike-all/").content.decode())
+
+
 def test_favicon_is_served_at_its_default_path(db: None) -> None:
     answer = Client().get("/favicon.ico")
     assert (answer.status_code, answer["Location"]) == (302, "/static/img/mark.svg")

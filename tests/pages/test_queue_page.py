@@ -34,6 +34,11 @@ def test_positions_and_reasons_are_shown(viewer: Client, waiting: Cluster) -> No
     assert "– ml/later backing off" in shown
 
 
+def test_next_attempt_of_a_gated_pod_follows_its_event(viewer: Client, waiting: Cluster) -> None:
+    Pod.objects.filter(name="later").update(queued=False, not_before=None)
+    assert "removal of the pod's scheduling gates after this event" in words(viewer, "/queue/")
+
+
 def test_each_queue_has_a_tab_with_a_filter(viewer: Client, waiting: Cluster) -> None:
     assert "ci/urgent" not in words(viewer, "/queue/?standing=back-off")
     found = words(viewer, "/queue/?q=namespace%3Dci+priority%3E5")

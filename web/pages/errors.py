@@ -7,10 +7,11 @@ access. The page for 500 uses neither the database nor the session, because eith
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
@@ -19,6 +20,14 @@ from web.api import problems
 
 from .shell import grouped, places_for
 from .visible_characters import visible
+
+
+class LinkedHttp404(Http404):
+    """404 page with links to related pages; `links` are pairs of label and URL."""
+
+    def __init__(self, text: str, links: Iterable[tuple[str, str]]) -> None:
+        super().__init__(text)
+        self.links = [{"label": label, "url": url} for label, url in links]
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -85,7 +94,7 @@ def _context(request: HttpRequest, status: int, title: str, text: str) -> dict[s
 def _page(request: HttpRequest, exception: Exception, status: int, title: str, text: str) -> HttpResponse:
     if request.path.startswith("/api/"):
         return problems.response(problems.refusal_of(exception), request)
-    context = _context(request, status, title, text) | _frame(request)
+    context = _context(request, status, title, text) | _frame(request) | {"links": getattr(exception, "links", [])}
     return HttpResponse(visible(render_to_string("error.html", context, request)), status=status)
 
 

@@ -105,6 +105,8 @@ def result_texts() -> dict[str, str]:
         "expected-use": _("Expected use"),
         "mib-each": _("{memory} MiB each"),
         "displaced": _("Displaced pods"),
+        "new-node": _("New node"),
+        "result": _("Result"),
         "evicted-at": _("Would be preempted (priority {priority})"),
         "evicted-against": _("Would be preempted (priority {priority}), violates the disruption budget {budget}"),
         "nowhere": _("no node"),

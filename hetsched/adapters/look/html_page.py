@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from hetsched.contracts.api.cluster_report import ClusterFinding, ClusterReport, PlacementRegret
+from hetsched.contracts.api.cluster_report import FRAGMENTATION, ClusterFinding, ClusterReport, PlacementRegret
 
 
 def html_page(report: ClusterReport, *, title: str) -> str:
@@ -45,7 +45,10 @@ def _facts(report: ClusterReport) -> str:
         if gpus.fragmentation is not None:
             shown.append(("GPU fragmentation", f"{gpus.fragmentation:.1%}"))
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown)
-    return f'<dl class="facts">{cells}</dl>'
+    listed = f'<dl class="facts">{cells}</dl>'
+    if gpus.fragmentation is not None:
+        listed += f'<p class="soft">GPU fragmentation is {FRAGMENTATION}.</p>'
+    return listed
 
 
 def _finding(one: ClusterFinding) -> str:

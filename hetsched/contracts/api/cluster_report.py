@@ -22,6 +22,7 @@ MOST_NAMED = 10
 LEVELS = (Level.ERROR, Level.WARNING, Level.NOTE)
 
 
+FRAGMENTATION = "the share of all GPU capacity that is free but that no typical GPU pod of this cluster can use"
 IMAGE_PLATFORMS = "image platforms"  # part that is unchecked if the platforms of images are unknown
 
 

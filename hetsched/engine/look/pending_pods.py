@@ -20,7 +20,7 @@ _KINDS = {
     Verdict.NEVER_FITS: (
         "PodNeverFits",
         Level.ERROR,
-        Message("The pending pods fit on no node, not even on an empty one"),
+        Message("The cluster cannot run the pending pods as requested, not even without other pods"),
     ),
     Verdict.NOT_NOW: ("PodWaits", Level.WARNING, Message("The pending pods do not fit now")),
 }

@@ -17,6 +17,7 @@ def call(*arguments: str | Path, **options: object) -> subprocess.CompletedProce
 
 def test_version_and_help() -> None:
     assert run("--version").stdout.startswith("hetsched 0.")
+    assert run("version").stdout == run("--version").stdout
     text = run("--help").stdout
     for command in ("whatif", "simulate", "bench", "isa", "submit", "get", "explain", "wait", "cluster", "standalone"):
         assert command in text

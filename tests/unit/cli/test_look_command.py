@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -73,6 +74,19 @@ def test_text_names_evidence_remedy_and_summary(tmp_path: Path) -> None:
     assert "warning [MayLandOnWrongNode] ReplicaSet default/anywhere (2): " in text
     assert text.count("  remedy: ") == 3
     assert text.endswith("policy hetsched; the cluster was only read")
+
+
+def test_fragmentation_is_explained(tmp_path: Path) -> None:
+    path = cluster_file(tmp_path, seeded_cluster("gpus", 0, faults=True).objects)
+    page = tmp_path / "report.html"
+    text = run("look", "-f", path, "--html", page).stdout
+    assert re.search(r"^GPU fragmentation: \d+\.\d%, the share of all GPU capacity that is free but", text, re.M)
+    assert '<p class="soft">GPU fragmentation is the share of all GPU capacity' in page.read_text()
+
+
+def test_never_fitting_pods_are_a_fault_of_the_request(tmp_path: Path) -> None:
+    text = run("look", "-f", cluster_file(tmp_path, [node("n"), pod("p", cpu="64")])).stdout
+    assert "Pod default/p: The cluster cannot run the pending pods as requested, not even without other pods" in text
 
 
 def test_dump_is_read_from_standard_input() -> None:

@@ -61,15 +61,16 @@ def shadow(shell: Shell) -> HttpResponse:
             ],
             "filter_query": shell.keep(judgement=judgement).replace("?", "&", 1),
             "followed": Connection.objects.filter(cluster=shell.cluster).exclude(shadow_of="").exists(),
+            "has_scheduler": shell.cluster.kind == ClusterKind.KUBERNETES,
             "command": _command(shell.cluster),
         },
     )
 
 
 def _command(cluster: Cluster) -> str:
-    """Return the command that enters shadow mode, or "" for a cluster without another scheduler."""
+    """Return the command that enters shadow mode: for this cluster, or for a new one if this has no scheduler."""
     if cluster.kind != ClusterKind.KUBERNETES:
-        return ""
+        return "hetsched cluster add prod --kubeconfig KUBECONFIG --shadow default-scheduler"
     return f"hetsched cluster connect {shlex.quote(cluster.name)} --shadow default-scheduler"
 
 

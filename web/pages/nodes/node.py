@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 from django.http import Http404, HttpResponse
@@ -17,6 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from hetsched.access.subject import subject_of
+from hetsched.adapters.spelling import LONGEST
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.actions import node_topic
@@ -28,6 +30,7 @@ from web.api.nodes.nodes import HEAVY, balance_of
 
 from ..actions import on_node
 from ..amounts import amount_words, percent, use
+from ..errors import LinkedHttp404
 from ..shell import Shell, page
 from ..workloads.decisions import with_sentences
 from .candidate import CandidateUse, parse_candidate
@@ -39,6 +42,7 @@ from .trend import HEIGHT, WIDTH, table, trend
 from .zones import core_map
 
 LATEST_DECISIONS = 50
+MOST_SIMILAR = 3  # nodes whose names are suggested on the 404 page
 Context = dict[str, Any]
 Held = list[Reservation]
 
@@ -51,9 +55,7 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
     shell.follow(node_topic(cluster, name))
     found = Node.objects.select_related("cluster", "facts").defer(*HEAVY).filter(cluster=cluster, name=name).first()
     if found is None:
-        raise Http404(
-            _("Node %(name)s does not exist in cluster %(cluster)s.") % {"name": name, "cluster": cluster.name}
-        )
+        raise _node_missing(shell, name)
     rows = Reservation.objects.filter(node=found, active=True).select_related("pod").defer("pod__spec")
     reservations = list(rows.order_by("pod_id"))
     label, show = TABS[tab]
@@ -74,6 +76,17 @@ def node(shell: Shell, name: str, tab: str = "overview") -> HttpResponse:
         "acts": on_node(found, reservations, subject_of(shell.request)),
     }
     return shell.render(f"node/{tab}", {**context, **show(found, reservations, parse_candidate(shell.text("ghost")))})
+
+
+def _node_missing(shell: Shell, name: str) -> LinkedHttp404:
+    """Return the 404 page of a node, with links to the nodes with similar names and to all nodes of the cluster."""
+    cluster = shell.require_cluster()
+    names = cluster.nodes.order_by("name").values_list("name", flat=True)
+    similar = get_close_matches(name[:LONGEST], names, n=MOST_SIMILAR)
+    links = [(found, reverse("node", args=[found]) + shell.keep()) for found in similar]
+    links.append((_("Nodes of %(cluster)s") % {"cluster": cluster.name}, reverse("nodes") + shell.keep()))
+    text = _("Node %(name)s does not exist in cluster %(cluster)s.") % {"name": name, "cluster": cluster.name}
+    return LinkedHttp404(text, links)
 
 
 def _tab_url(name: str, tab: str) -> str:

@@ -84,7 +84,7 @@ def _retry_cell(entry: QueueEntry) -> Cell:
     if entry.state == State.NEVER_FITS:
         return Cell(_("when the cluster changes"), look="muted")
     if entry.again_at is None:
-        return Cell(_("when one of the events under “Waits for” occurs"), look="muted")
+        return Cell(_("after this event"), look="muted")
     return Cell(entry.again_at, look="time", note=_("at the latest") if entry.queue_state is QueueState.RESTING else "")
 
 
@@ -106,7 +106,7 @@ COLUMNS = (
     Column("waits-for", gettext_lazy("Waits for"), waits, _waits_cell, sortable=False),
     Column("again", gettext_lazy("Next attempt"), lambda entry: entry.again_at, _retry_cell),
     Column("attempts", gettext_lazy("Attempts"), lambda entry: entry.attempts, number=True, falling=True),
-    Column("tried", gettext_lazy("Last attempt"), lambda entry: entry.tried_at, _time("tried_at")),
+    Column("tried", gettext_lazy("Last attempt"), lambda entry: entry.tried_at, _time("tried_at"), shown=False),
     Column("since", gettext_lazy("Pending since"), lambda entry: entry.created_at, _time("created_at")),
     Column("priority", gettext_lazy("Priority"), lambda entry: entry.priority, number=True, falling=True),
     Column("policy", gettext_lazy("Policy"), lambda entry: entry.policy, _policy_cell),
