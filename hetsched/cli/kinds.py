@@ -6,6 +6,7 @@ import difflib
 from typing import NamedTuple
 
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.message import Message, as_message
 
 
 class ResourceList(NamedTuple):
@@ -26,6 +27,7 @@ class ResourceList(NamedTuple):
         return self.address or f"{self.name}/"
 
 
+_LISTED = " lists the existing objects"
 KINDS = (
     ResourceList(
         "clusters",
@@ -90,3 +92,9 @@ def kind_of(name: str) -> ResourceList:
         hint = f"Did you mean {_BY_NAME[near[0]].name}? " if near else ""
         raise InputError("OptionInvalid", f"unknown kind {name!r}", place="KIND", hint=f"{hint}Known: {kind_list()}")
     return found
+
+
+def command_hint(hint: Message) -> Message:
+    """Return the hint of an error of the server, with the command that lists objects instead of the REST path."""
+    name = next((kind.name for kind in KINDS if f"GET {kind.path}{_LISTED}" == hint), "")
+    return as_message(f"hetsched get {name}{_LISTED}") if name else hint

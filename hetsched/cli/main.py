@@ -29,6 +29,7 @@ from .bench import command as bench
 from .client import EXIT_UNREACHABLE, ServerUnavailable
 from .examples import examples
 from .isa import command as isa
+from .kinds import command_hint
 from .lab import experiment, simulate
 from .mcp import command as mcp
 from .output import Output, OutputFormat, console, print_error, print_json
@@ -90,6 +91,7 @@ class RootCommand(TyperGroup):
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except InputError as error:
+            error.hint = command_hint(error.hint)
             print_error(error)
             code = EXIT_INPUT
         except ServerUnavailable as error:

@@ -66,23 +66,11 @@ def get(
             if watch:
                 _watch_one(client, found, path, query, output)
             else:
-                _show_one(found, _get_one(client, found, path, query), output)
+                _show_one(found, client.get(path, **query), output)
         elif watch:
             _watch_all(client, found, limit, query, output)
         else:
             _show_all(found, _rows(client, found, limit, query), limit, output)
-
-
-def _get_one(client: Client, kind: ResourceList, path: str, query: dict[str, str]) -> Row:
-    """Return one object. Raises: InputError; the hint of `NotFound` is the command that lists such objects."""
-    try:
-        found: Row = client.get(path, **query)
-        return found
-    except InputError as error:
-        if error.code != "NotFound":
-            raise
-        hint = f"hetsched get {kind.name} lists the existing objects"
-        raise InputError(error.code, error.message, place=error.place, hint=hint) from None
 
 
 def _filters(where: Iterable[str]) -> dict[str, str]:
