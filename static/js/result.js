@@ -69,7 +69,7 @@ export function drawProblem(container, words, problem) {
 }
 
 const wrongField = ({ place, detail, hint }) => [
-  element("p", { class: "strong" }, [place, detail].filter(Boolean).join(": ")),
+  element("p", { class: "strong" }, [place?.replace("manifest#1 ", ""), detail].filter(Boolean).join(": ")),
   hint ? element("p", {}, hint) : null,
 ];
 

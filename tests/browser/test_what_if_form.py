@@ -58,6 +58,20 @@ def test_link_repeats_the_what_if(visitor: Visitor) -> None:
     assert page.url.endswith("/what-if/")
 
 
+def test_every_wrong_field_of_the_yaml_is_shown(visitor: Visitor) -> None:
+    visitor.expected.append("400 (Bad Request)")
+    page = visitor.open("/what-if/")
+    page.click("#mode [value=yaml]")
+    page.fill("#yaml", POD.replace("pasted", "Pasted").replace('"1"', "much"))
+    expect(page.locator("#result .strong")).to_have_text(
+        [
+            "metadata.name: must be a lower-case RFC 1123 name, not 'Pasted'",
+            "spec.containers[0].resources.requests.cpu: 'much' is not a valid quantity",
+        ]
+    )
+    expect(page.locator("#result")).to_contain_text("Use a number with an optional suffix")
+
+
 def test_yaml_is_copied_from_the_form_into_the_fragment(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=2")
     expect(page.locator("#sentence")).to_contain_text("fits on")
@@ -206,6 +220,8 @@ def test_a_displaced_pod_without_a_node_is_shown_as_a_failure(visitor: Visitor) 
     headline = page.locator("#result .verdict-line")
     expect(headline.locator(".chip")).to_have_class("chip wait")
     expect(headline).to_contain_text("the displaced pod fits on no other node")
+    headings = page.locator("#result table", has_text="hpc/solver").locator("thead th")
+    expect(headings).to_have_text(["Pod", "Node", "New node", "Result"])
     row = page.locator("#result tr", has_text="hpc/solver")
     expect(row).to_contain_text("no node")
     expect(row.locator(".chip")).to_have_class("chip wait")

@@ -63,6 +63,12 @@ def test_every_plugin_has_a_row_those_in_use_in_their_order(viewer: Client) -> N
         assert info.summary in html.unescape(page)
 
 
+def test_replay_is_linked_next_to_the_activation(policy_admin: Client, viewer: Client) -> None:
+    link = '<a class="button" href="#preview">Replay</a><button type="button" class="primary" id="activate">'
+    assert link in shown(policy_admin, "/policies/spread/")
+    assert "#preview" not in shown(viewer, "/policies/spread/")
+
+
 def test_parameters_come_from_the_plugins_own_declarations(viewer: Client) -> None:
     page = shown(viewer, "/policies/hetsched/")
     # nash-gain declares: full, "Full gain", 0.001 to 1, one third by default; the built-in policy sets 0.1.
