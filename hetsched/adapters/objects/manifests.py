@@ -22,6 +22,7 @@ import msgspec
 from hetsched.adapters import metrics
 from hetsched.adapters.gang_topology import topology_levels
 from hetsched.adapters.gangs import group_name, native_pod_group, pod_group
+from hetsched.adapters.wrong_fields import further_errors
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
@@ -46,7 +47,6 @@ from .fields import FieldView, metadata
 from .manifest_warnings import explains, manifest_warnings, with_misspelling
 from .pod_fields import preempts
 from .pods import PodReader, ReferencedObjects, namespace_of
-from .wrong_fields import further_errors
 
 
 def read_content(

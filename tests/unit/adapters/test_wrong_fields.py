@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters import wrong_fields
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.adapters.objects import wrong_fields
 from hetsched.contracts.errors import InputError
 
 POD = """

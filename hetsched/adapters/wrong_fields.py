@@ -17,7 +17,7 @@ import msgspec
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.workload import PodSpec
 
-from .documents import Document, count_values
+from .objects.documents import Document, count_values
 
 MOST_FURTHER = 19  # errors after the first one
 MOST_VALUES = 5_000  # values of a manifest, because each wrong field costs up to three reads
