@@ -66,7 +66,7 @@ def test_forwarded_values_from_before_the_proxy_are_ignored() -> None:
         ("testclient", "unknown"),
     ],
 )
-def test_one_customer_is_one_key(peer: str, key: str) -> None:
+def test_client_has_one_rate_limit_key(peer: str, key: str) -> None:
     assert address_key(RequestFactory().get("/", REMOTE_ADDR=peer)) == key
 
 

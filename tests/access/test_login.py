@@ -55,7 +55,7 @@ def test_failures_from_many_addresses_lock_the_account(client: Client, person: A
     assert attempt(client, PASSWORD, name="bob")
 
 
-def test_a_name_that_grows_in_lower_case_fits_its_column(client: Client) -> None:
+def test_lower_case_expansion_fits_the_column(client: Client) -> None:
     # One capital dotted I is two characters in lower case: 150 x 2 + "@192.0.2.1" would be 310 of 300.
     assert not attempt(client, "wrong", name="\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}" * 150)
     assert max(len(key) for key in LoginFailure.objects.values_list("key", flat=True)) <= 300

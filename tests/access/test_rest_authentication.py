@@ -36,7 +36,7 @@ def bearer(role: str) -> dict[str, str]:
     return {"HTTP_AUTHORIZATION": f"Bearer {create_token(role=role, name='ci')[1]}"}
 
 
-def test_anonymous_is_asked_for_a_token() -> None:
+def test_anonymous_request_returns_401() -> None:
     answer = Door.as_view()(make.get("/"))
     assert answer.status_code == 401
     assert answer["WWW-Authenticate"].startswith("Bearer")

@@ -33,7 +33,7 @@ def test_other_groups_add_nothing() -> None:
     assert actions_of(["wheel", "admin", "superuser", ""]) == set()
 
 
-def test_the_documentation_has_the_table_as_it_is(settings: Any) -> None:
+def test_documented_table_equals_the_code(settings: Any) -> None:
     rows = [f"| role | {' | '.join(Action)} |", f"|{'---|' * (len(Action) + 1)}"]
     for role in Role:
         cells = ("yes" if action in MAY[role] else "" for action in Action)

@@ -71,7 +71,7 @@ def test_agent_cannot_report_for_another_node(agent: Api, cluster: Cluster) -> N
     assert not NodeFacts.objects.exists()
 
 
-def test_a_node_of_this_name_in_another_cluster_is_another(agent: Api, cluster: Cluster, settings: Any) -> None:
+def test_nodes_of_two_clusters_with_one_name_are_distinct(agent: Api, cluster: Cluster, settings: Any) -> None:
     other = Api(create_token(role="agent", name="x", cluster="elsewhere", node="n1")[1])
     assert refused(other, message()) == (404, "NotFound")
     unknown = Api(create_token(role="agent", name="x", cluster="lab", node="n9")[1])
@@ -79,7 +79,7 @@ def test_a_node_of_this_name_in_another_cluster_is_another(agent: Api, cluster: 
 
 
 @pytest.mark.parametrize("token", ["eyJh.eyJz.c2ln", "x" * 20_000 + ".a.b", "Not.A/Token.x", "abcd.efgh"])
-def test_a_token_that_no_cluster_vouches_for_is_refused(cluster: Cluster, token: str) -> None:
+def test_unverified_node_token_is_rejected(cluster: Cluster, token: str) -> None:
     assert refused(Api(token), message()) == (401, "TokenInvalid")
 
 
@@ -127,7 +127,7 @@ def test_too_many_messages_are_braked(agent: Api, cluster: Cluster, settings: An
         agent("POST", "agent/reports/", message(sequence=2), status=200)
 
 
-def test_a_start_in_the_future_does_not_shut_all_others_out(agent: Api, cluster: Cluster) -> None:
+def test_invalid_start_time_is_rejected(agent: Api, cluster: Cluster) -> None:
     assert refused(agent, message(started_at="2999-01-01T00:00:00Z")) == (400, "ReportMalformed")
     assert refused(agent, message(started_at="yesterday")) == (400, "ReportMalformed")
 
@@ -139,7 +139,7 @@ def test_impossible_numbers_and_times_are_rejected(agent: Api, cluster: Cluster,
 
 @pytest.mark.parametrize("observed_at", ["2999-01-01T00:00:00Z", "2026-11-21T12:00:31Z", "soon", ""])
 @pytest.mark.parametrize("report", [REPORT, None])
-def test_no_sample_is_younger_than_its_message(
+def test_sample_time_is_capped_at_the_message_time(
     agent: Api, cluster: Cluster, observed_at: str, report: AgentReport | None
 ) -> None:
     # The newest sample of a cluster determines which samples are too old: one from the future would make all others

@@ -116,7 +116,7 @@ def test_keys_of_others_are_other_keys(operator: Api, api: Callable[..., Api], c
     assert theirs["items"][0].get("replayed", False) is False
 
 
-def test_no_key_that_can_be_sent_is_that_of_an_item_without_one(operator: Api, cluster: Cluster) -> None:
+def test_generated_item_keys_cannot_be_sent_by_clients(operator: Api, cluster: Cluster) -> None:
     sent(operator, named("a"), key="k")
     key = IdempotencyKey.objects.get().key
     refused = operator("POST", "workloads/", POD, kind="application/yaml", idempotency_key=key, status=400)
@@ -124,7 +124,7 @@ def test_no_key_that_can_be_sent_is_that_of_an_item_without_one(operator: Api, c
 
 
 @pytest.mark.parametrize("items", [[], [named(f"p{n}") for n in range(501)]])
-def test_a_batch_is_neither_empty_nor_endless(operator: Api, cluster: Cluster, items: list[dict[str, Any]]) -> None:
+def test_batch_size_is_limited(operator: Api, cluster: Cluster, items: list[dict[str, Any]]) -> None:
     assert sent(operator, *items, status=400)["code"] == "BatchSize"
 
 

@@ -19,7 +19,7 @@ def operator(api: Callable[..., Api], db: Any) -> Api:
 
 
 @pytest.mark.parametrize("address", ["workloads/", "what-if/"])
-def test_a_manifest_that_was_forgotten_is_missed_by_name(operator: Api, address: str) -> None:
+def test_missing_manifest_is_named(operator: Api, address: str) -> None:
     problem = operator("POST", address, {"policy": "spread"}, status=400).json()
     assert (problem["code"], problem["place"]) == ("BodyInvalid", "manifest")
 
@@ -60,7 +60,7 @@ def test_scheduler_name_selects_a_policy_of_the_cluster(operator: Api) -> None:
     assert [reason["field"] for reason in item["reasons"]] == ["spec.schedulerName"]
 
 
-def test_a_verdict_that_there_is_not_is_refused(operator: Api) -> None:
+def test_unknown_verdict_is_rejected(operator: Api) -> None:
     problem = operator("GET", "decisions/?verdict=foo", status=400).json()
     assert (problem["place"], "not-now" in problem["detail"] + problem.get("hint", "")) == ("verdict", True)
 

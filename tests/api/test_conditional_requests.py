@@ -85,7 +85,7 @@ def test_if_match_star_writes_any_version(operator: Api, cluster: Any) -> None:
     operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
 
 
-def test_a_delete_may_bring_a_tag(operator: Api, decided: str) -> None:
+def test_delete_accepts_if_match(operator: Api, decided: str) -> None:
     operator("DELETE", f"workloads/{decided}/", if_match='"0123"', status=412)
     operator("DELETE", f"workloads/{decided}/", if_match=operator.tag(f"workloads/{decided}/"), status=200)
 

@@ -18,7 +18,7 @@ def again(operator: Api, verdict: str, query: str = "") -> Any:
 
 
 @pytest.mark.parametrize("verdict", ["placed", "never-fits"])
-def test_the_policy_that_decided_gives_the_same_answer(operator: Api, decided: str, verdict: str) -> None:
+def test_original_policy_reproduces_the_decision(operator: Api, decided: str, verdict: str) -> None:
     found = again(operator, verdict)
     assert (found["same"], found["samePolicy"], found["differences"]) == (True, True, [])
     assert found["verdict"] == verdict

@@ -32,7 +32,7 @@ def test_rejection_has_node_counts_by_filter(operator: Api, decided: str) -> Non
     assert shown["node"] is None
 
 
-def test_the_whole_matrix_is_worked_out_again(operator: Api, decided: str) -> None:
+def test_decision_matrix_is_recomputed(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     nodes = operator.get(f"decisions/{row['id']}/", explain="true")["nodes"]
     assert [(node["name"], node["rank"]) for node in nodes] == [("n1", 1), ("n2", 2)]
@@ -113,7 +113,7 @@ def test_retry_decides_rejected_pods_again(operator: Api, decided: str) -> None:
     }
 
 
-def test_there_must_be_something_to_retry(operator: Api, cluster: Any) -> None:
+def test_retry_without_failed_pods_is_rejected(operator: Api, cluster: Any) -> None:
     workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
     answer = act(operator, workload, action="retry")
     assert (answer.status_code, answer.json()["code"]) == (409, "NothingToRetry")

@@ -79,7 +79,7 @@ def test_any_version_can_be_compared_with(api: Callable[..., Api], viewer: Api) 
     assert refused["hint"] == "GET policies/spread/versions/ lists the existing objects"
 
 
-def test_a_policy_that_is_not_there_yet_can_be_checked(viewer: Api) -> None:
+def test_new_policy_can_be_checked(viewer: Api) -> None:
     result = viewer("POST", "policies/brand-new/check/", DRAFT, status=200).json()
     assert (result["valid"], result["against"], result["diff"]) == (True, 0, None)
 

@@ -233,7 +233,7 @@ def test_hold_is_extended_and_cancelled_with_a_reason(operator: Api, cluster: Cl
     assert {"hold.create", "hold.extend", "hold.cancel"} <= set(AuditEntry.objects.values_list("action", flat=True))
 
 
-def test_a_claimed_one_is_its_submissions(operator: Api, cluster: Cluster) -> None:
+def test_claimed_hold_belongs_to_its_submission(operator: Api, cluster: Cluster) -> None:
     hold = held(operator)
     accepted = submitted(operator, hold=hold["id"])
     assert operator("DELETE", f"holds/{hold['id']}/", status=409).json()["code"] == "HoldClaimed"

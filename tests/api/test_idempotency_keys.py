@@ -37,7 +37,7 @@ def test_other_parameters_are_another_body(operator: Api, cluster: Any) -> None:
     assert again.status_code == 422
 
 
-def test_a_refused_submission_does_not_use_its_key_up(operator: Api, cluster: Any) -> None:
+def test_rejected_submission_keeps_its_key_unused(operator: Api, cluster: Any) -> None:
     submit(operator, POD.replace("500m", "-1"), status=400)
     assert not IdempotencyKey.objects.exists()
     submit(operator, status=202)
@@ -61,7 +61,7 @@ def test_a_key_is_short_printable_ascii(operator: Api, cluster: Any, key: str) -
 
 
 @pytest.mark.parametrize("key", ["a,b", "a, a", "a,"], ids=["two", "the same twice", "an empty one"])
-def test_two_keys_are_none(operator: Api, cluster: Any, key: str) -> None:
+def test_two_idempotency_keys_are_rejected(operator: Api, cluster: Any, key: str) -> None:
     """Servers join headers of the same name with commas."""
     problem = submit(operator, key=key, status=400).json()
     assert (problem["code"], problem["place"]) == ("IdempotencyKeyInvalid", "Idempotency-Key")

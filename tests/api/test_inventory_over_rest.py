@@ -170,7 +170,7 @@ def test_the_zones_are_shown_as_reported(imported: Api) -> None:
     assert (zone["offlineCapacity"], zone["short"], zone["atRisk"]) == (None, None, [])
 
 
-def test_the_balance_can_be_worked_out_by_hand(imported: Api) -> None:
+def test_balance_equals_the_manual_calculation(imported: Api) -> None:
     shown = imported.get("nodes/gpu-node-0/balance/")
     # Measured: CPU 3.5 of 4 = 0.875, memory 0.5 of 16 Gi = 0.03125, network 40 of 1000 = 0.04; no disk.
     # Mean 0.315417, variance (0.313134 + 0.080751 + 0.075854) / 3 = 0.156580, balance 0.843420.
@@ -232,7 +232,7 @@ def test_a_cluster_is_chosen_by_query(imported: Api, cluster: Any) -> None:
     assert imported("GET", "nodes/n1/?cluster=site", status=404)
 
 
-def test_the_tile_of_the_list_is_that_of_the_live_grid(operator: Api, decided: str, cluster: Any) -> None:
+def test_list_tile_equals_the_live_grid_tile(operator: Api, decided: str, cluster: Any) -> None:
     from hetsched.placement.queries.topics import snapshot
 
     live = msgspec.json.decode(encode(snapshot("cluster:lab").data))["nodes"]

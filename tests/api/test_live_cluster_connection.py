@@ -142,7 +142,7 @@ def test_offline_cluster_has_no_connection_test(cluster: Cluster, operator: Api)
     assert tested == {"cluster": "lab", "ok": True, "checks": []}
 
 
-def test_a_server_that_is_not_there_is_named(operator: Api) -> None:
+def test_unreachable_server_is_named(operator: Api) -> None:
     # Port 1 of this machine: no process listens there.
     here = kubeconfig(cluster={"server": "https://127.0.0.1:1"})
     operator("POST", "clusters/", NEW | {"kubeconfig": here}, status=201)

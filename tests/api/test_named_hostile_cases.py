@@ -15,7 +15,7 @@ from .conftest import Api
 from .hostile_cases import GROUPS
 
 
-def test_there_are_many_and_each_has_a_name_of_its_own() -> None:
+def test_hostile_cases_have_unique_names() -> None:
     names = [case.name for group in GROUPS.values() for case in group]
     assert len(names) == len(set(names)) >= 400
 

@@ -42,7 +42,7 @@ def test_every_operation_has_description_roles_and_errors(document: Any) -> None
             assert "application/problem+json" in operation["responses"]["default"]["content"], (path, method)
 
 
-def test_every_reference_leads_somewhere(document: Any) -> None:
+def test_references_resolve(document: Any) -> None:
     def references(value: Any) -> Any:
         if isinstance(value, dict):
             if "$ref" in value:
@@ -157,7 +157,7 @@ def policy_objects(admin: Api) -> None:
     assert replay.run(1)
 
 
-def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, decided: str) -> None:
+def test_get_responses_match_the_schema(document: Any, api: Any, operator: Api, decided: str) -> None:
     a_comparison()
     policy_objects(api("policy-admin"))
     a_plan_of_moves()
@@ -172,7 +172,7 @@ def test_every_answer_to_a_get_fits(document: Any, api: Any, operator: Api, deci
         check(document, path, "get", 200, answer.json())
 
 
-def test_the_answers_to_writes_fit(document: Any, api: Any, operator: Api, cluster: Any) -> None:
+def test_write_responses_match_the_schema(document: Any, api: Any, operator: Api, cluster: Any) -> None:
     accepted = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()
     check(document, "workloads/", "post", 202, accepted)
     acted = operator(

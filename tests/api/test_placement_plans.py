@@ -70,7 +70,7 @@ def test_planned_gpus_are_the_assigned_ones(operator: Api, cluster: Cluster) -> 
     assert [card["index"] for card in pod["gpus"]] == [card["index"] for card in answer["placements"][0]["gpus"]]
 
 
-def test_a_world_that_moved_without_changing_the_answer_is_no_matter(operator: Api, cluster: Cluster) -> None:
+def test_plan_stays_valid_after_an_irrelevant_change(operator: Api, cluster: Cluster) -> None:
     answer = what_if(operator)
     node = answer["placements"][0]["node"]
     other = next(name for name in ("n1", "n2") if name != node)
@@ -116,7 +116,7 @@ def test_expired_plan_is_rejected_with_a_new_one(operator: Api, cluster: Cluster
     [{"manifest": BIG.replace("web", "other")}, {"policy": "spread"}, {"priority": 5}],
     ids=["another manifest", "another policy", "another priority"],
 )
-def test_a_plan_is_of_one_request(operator: Api, cluster: Cluster, more: dict[str, Any]) -> None:
+def test_plan_is_bound_to_its_request(operator: Api, cluster: Cluster, more: dict[str, Any]) -> None:
     refused = operator("POST", "workloads/", {"manifest": BIG, "plan": planned(operator), **more}, status=422)
     assert refused.json()["code"] == "PlanMismatch"
 
@@ -184,7 +184,7 @@ def test_placement_that_needs_evictions_is_no_plan(operator: Api, cluster: Clust
     assert "plan" not in urgent
 
 
-def test_a_retry_with_the_same_key_is_answered_though_the_plan_would_be_stale(operator: Api, cluster: Cluster) -> None:
+def test_retry_with_the_same_key_succeeds_with_a_stale_plan(operator: Api, cluster: Cluster) -> None:
     body = {"manifest": BIG, "plan": planned(operator)}
     first = operator("POST", "workloads/", body, idempotency_key="k", status=202)
     run(cluster.pk)

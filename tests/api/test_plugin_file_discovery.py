@@ -85,7 +85,7 @@ def test_what_if_scores_with_it(operator: Api, cluster: Any) -> None:
 
 
 @pytest.mark.usefixtures("short_name")
-def test_the_documentation_gets_its_page() -> None:
+def test_plugin_file_gets_a_documentation_page() -> None:
     page = reference_pages(load_registry())["reference/plugins/short-name.md"]
     assert "score = 100 - depth * letters" in page
     assert "| `depth` | `2.0` | number, 0 to 9 | Points per letter. |" in page

@@ -98,7 +98,7 @@ def test_time_of_a_gang_member_is_charged_to_the_condition_that_was_lifted(viewe
     assert next(reason.plugin for reason in refused.reasons) == "gang"
 
 
-def test_a_placed_pod_shows_no_reasons_of_the_attempt_before(viewer: Api) -> None:
+def test_placed_pod_has_no_reasons_of_earlier_attempts(viewer: Api) -> None:
     pod = submitted(a_cluster(), a_pod("p")).pods.get()
     decide(pod, 5, Reason("NodeNotReady", "node-ready", 1, "the node is not Ready", before=4))
     decide(pod, 9, node="n1")
@@ -142,7 +142,7 @@ def test_gang_shows_placed_and_total_members(viewer: Api) -> None:
     assert (gang["name"], gang["placed"], gang["needed"], len(gang["members"])) == ("default/team", 0, 2, 2)
 
 
-def test_a_pod_outside_the_namespaces_of_a_token_is_not_there(viewer: Api, api: Callable[..., Api]) -> None:
+def test_pod_outside_the_token_namespaces_is_not_found(viewer: Api, api: Callable[..., Api]) -> None:
     pod = submitted(a_cluster(), a_pod("p")).pods.get()
     limited = api("viewer", "other")
     limited("GET", f"pods/{pod.pk}/why/", status=404)

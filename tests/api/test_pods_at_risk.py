@@ -40,7 +40,7 @@ def imported(operator: Api, policies: None) -> Api:
     return operator
 
 
-def test_the_cluster_lists_them(imported: Api) -> None:
+def test_cluster_lists_pods_at_risk(imported: Api) -> None:
     # 2 CPUs are granted, online workloads leave 1.5.
     shown = imported.get("metrics/at-risk/")
     assert shown["zones"] == [{"node": "n0", "zone": "node-0", "short": "500m", "pods": ["default/pinned"]}]

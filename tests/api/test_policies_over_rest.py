@@ -34,7 +34,7 @@ def activate(admin: Api, version: int, **more: Any) -> Any:
     return admin("POST", "policies/hetsched/activate/", body, if_match=admin.tag("policies/hetsched/"), **more)
 
 
-def test_a_draft_is_a_version_that_decides_nothing(admin: Api) -> None:
+def test_draft_version_makes_no_decisions(admin: Api) -> None:
     saved = admin("POST", "policies/", DRAFT, status=201)
     assert saved["Location"] == "/api/v1/policies/hetsched/versions/2/"
     assert (saved.json()["version"], saved.json()["state"]) == (2, "draft")
@@ -85,7 +85,7 @@ def test_rollback_requires_an_earlier_version(admin: Api) -> None:
     assert answer.json()["code"] == "PolicyNothingToRollBack"
 
 
-def test_a_version_that_is_not_there_cannot_decide(admin: Api) -> None:
+def test_unknown_version_cannot_be_activated(admin: Api) -> None:
     refused = activate(admin, 99, status=400).json()
     assert (refused["code"], refused["place"]) == ("PolicyVersionUnknown", "version")
     assert refused["detail"] == "policy hetsched has no version 99"

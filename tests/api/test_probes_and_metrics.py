@@ -115,7 +115,7 @@ def test_undecided_pods_are_counted(probe: Api, operator: Api) -> None:
     assert ready(probe).json()["components"]["scheduler"]["ok"] is False
 
 
-def test_a_long_queue_that_moves_is_no_failure(probe: Api, operator: Api, decided: str) -> None:
+def test_progressing_long_queue_is_healthy(probe: Api, operator: Api, decided: str) -> None:
     operator("POST", "workloads/", POD.replace("web", "new"), kind="application/yaml", status=202)
     Pod.objects.filter(name="new").update(created_at=timezone.now() - timedelta(minutes=5))
     assert Decision.objects.exists()
@@ -224,7 +224,7 @@ def followed(name: str) -> Cluster:
     return cluster
 
 
-def test_methods_that_askers_invent_are_counted_as_one(probe: Api) -> None:
+def test_unknown_http_methods_share_one_label(probe: Api) -> None:
     for method in ("FROB", "BREW"):
         probe("GET", "nodes/")
         probe(method, "nodes/", status=405)
@@ -310,7 +310,7 @@ def test_a_stale_leaders_write_is_counted(probe: Api, decided: str) -> None:
     assert figures_of(probe)["hetsched_stale_epoch_rejected_total", (("cluster", "lab"),)] == 1
 
 
-def test_a_broken_audit_trail_is_a_figure(probe: Api) -> None:
+def test_broken_audit_trail_is_exported_as_a_metric(probe: Api) -> None:
     assert figures_of(probe)["hetsched_audit_chain_ok", ()] == 1
     AuditSeal.objects.create(
         first_entry=1, last_entry=1, entries=1, digest="x", verified_at=timezone.now(), problem="it was changed"

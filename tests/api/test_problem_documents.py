@@ -32,7 +32,7 @@ def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     "address",
     ["/api/", "/api/v1/", "/api/v1/none/", "/api/v2/nodes/", "/api/v1/nodes/n1/none/", "/api/v1/decisions/x/"],
 )
-def test_an_address_that_is_not_there(operator: Api, method: str, address: str) -> None:
+def test_unknown_path_returns_404(operator: Api, method: str, address: str) -> None:
     problem = assert_problem(operator(method, address), 404, "NotFound")
     assert problem["hint"] == "The URLs and fields are documented at /api/v1/docs"
 
@@ -47,7 +47,7 @@ def test_an_address_that_is_not_there(operator: Api, method: str, address: str) 
         "nodes/%F0%9F%92%A9/", "clusters/../../etc/",
     ],
 )  # fmt: skip
-def test_a_thing_that_is_not_there(operator: Api, cluster: Any, address: str) -> None:
+def test_missing_object_returns_404(operator: Api, cluster: Any, address: str) -> None:
     assert assert_problem(operator("GET", address), 404, "NotFound")["hint"]
 
 
@@ -85,7 +85,7 @@ def test_refused_request_states_what_to_do(
     assert assert_problem(operator(method, address, **sent), 400, code)["hint"] == hint
 
 
-def test_an_address_without_its_last_slash_leads_to_the_right_one(operator: Api, cluster: Any) -> None:
+def test_path_without_trailing_slash_redirects(operator: Api, cluster: Any) -> None:
     answer = operator("POST", "workloads?priority=1", POD, kind="application/yaml")
     assert (answer.status_code, answer["Location"]) == (308, "/api/v1/workloads/?priority=1")
 
@@ -96,7 +96,7 @@ def test_misspelt_address_of_a_program_is_a_problem_document(operator: Api, clus
     assert operator("POST", "workloads", POD, kind="application/yaml").status_code == 308
 
 
-def test_a_caller_without_a_token(api: Callable[..., Api]) -> None:
+def test_missing_token_returns_401(api: Callable[..., Api]) -> None:
     answer = api("anonymous")("GET", "nodes/")
     assert_problem(answer, 401, "NotAuthenticated")
     assert answer["WWW-Authenticate"].startswith("Bearer")
@@ -109,7 +109,7 @@ def test_wrong_token_gets_no_further_detail(db: Any) -> None:
     assert {problem["hint"] for problem in problems} == {TOKEN_HINT}
 
 
-def test_a_role_that_is_not_enough(api: Callable[..., Api], cluster: Any) -> None:
+def test_insufficient_role_returns_403(api: Callable[..., Api], cluster: Any) -> None:
     answer = api("viewer")("POST", "workloads/", POD, kind="application/yaml")
     problem = assert_problem(answer, 403, "PermissionDenied")
     assert problem["detail"] == "the request needs the right submit, which the role viewer does not have"
@@ -123,7 +123,7 @@ def test_a_method_that_does_not_exist(operator: Api, cluster: Any) -> None:
     assert_problem(operator("POST", "/healthz"), 405, "MethodNotAllowed")
 
 
-def test_a_media_type_that_is_not_sent(operator: Api, cluster: Any) -> None:
+def test_unacceptable_media_type_returns_406(operator: Api, cluster: Any) -> None:
     assert_problem(operator("GET", "nodes/", accept="text/html"), 406, "NotAcceptable")
 
 
@@ -139,7 +139,7 @@ def test_a_media_type_that_is_not_sent(operator: Api, cluster: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("address", ["workloads/", "what-if/", "policies/", "clusters/"])
-def test_a_media_type_that_is_not_read(api: Callable[..., Api], cluster: Any, address: str, kind: str) -> None:
+def test_unsupported_media_type_returns_415(api: Callable[..., Api], cluster: Any, address: str, kind: str) -> None:
     caller = api("policy-admin") if address == "policies/" else api("operator")
     answer = caller("POST", address, POD, kind=kind)
     assert_problem(answer, 415, "UnsupportedMediaType")

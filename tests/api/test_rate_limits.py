@@ -84,7 +84,7 @@ def test_request_is_late_only_if_all_threads_are_busy(monkeypatch: pytest.Monkey
     assert handler._working_count == WORKING_THREADS
 
 
-def test_a_token_brings_its_own_rate(db: Any, cluster: Any) -> None:
+def test_token_rate_overrides_the_default(db: Any, cluster: Any) -> None:
     own = Api(create_token(role="submitter", name="ci", submits_per_minute=1)[1])
     assert [submit(own, "a").status_code, submit(own, "b").status_code] == [202, 429]
     none = Api(create_token(role="submitter", name="looker", submits_per_minute=0)[1])
@@ -108,7 +108,7 @@ def test_reads_are_counted_without_a_write(operator: Api, cluster: Any, settings
     assert statuses == [200, 200, 429]
 
 
-def test_no_limit_is_none(operator: Api, cluster: Any, settings: Any) -> None:
+def test_disabled_limit_accepts_all_requests(operator: Api, cluster: Any, settings: Any) -> None:
     settings.HETSCHED_SUBMITS_PER_MINUTE = 0
     settings.HETSCHED_SUBMITS_AT_ONCE = 1
     assert [submit(operator, f"p{number}").status_code for number in range(3)] == [202] * 3

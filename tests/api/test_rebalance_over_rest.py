@@ -88,7 +88,7 @@ def test_move_wakes_the_scheduler_for_pending_pods(
     assert (tight.pk,) in woken
 
 
-def test_a_move_is_worked_out_again_as_any_decision_is(tight: Cluster, operator: Api) -> None:
+def test_move_decision_can_be_recomputed(tight: Cluster, operator: Api) -> None:
     confirm(operator, advice(operator)["ETag"])
     advance_plan(tight.pk)
     decision = Decision.objects.order_by("-id")[0]

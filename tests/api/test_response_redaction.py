@@ -129,7 +129,7 @@ class TestEchoesOfTheCaller:
         assert "hush/x" in shown["reasons"][0]["message"]
         assert "hush/x" in shown["summary"]
 
-    def test_an_inline_cluster_is_the_callers_own_text(self, limited: Api, theirs: str) -> None:
+    def test_inline_cluster_is_not_redacted(self, limited: Api, theirs: str) -> None:
         inline = (
             "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
             "status: {allocatable: {cpu: '8', memory: 8Gi, pods: '9'}, conditions: [{type: Ready, status: 'True'}]}\n"
@@ -165,7 +165,7 @@ class TestStoredRows:
             assert "hush" not in str(found)
         assert counted() == before
 
-    def test_the_summary_of_a_forgotten_decision_is_redacted(self, api: Callable[..., Api], decided: Decision) -> None:
+    def test_summary_of_an_expired_decision_is_redacted(self, api: Callable[..., Api], decided: Decision) -> None:
         kept = ("cluster_id", "namespace", "verdict", "summary", "created_at")
         ForgottenDecision.objects.create(id=10**6, **{name: getattr(decided, name) for name in kept})
         gone = api("viewer", "team")("GET", f"decisions/{10**6}/", status=410).json()
@@ -293,7 +293,7 @@ class TestTheAlarm:
         assert "hetsched_out_of_scope_names" not in shown["team",]
         assert "hetsched_request_seconds" in shown["team",]
 
-    def test_an_echo_is_not_counted(self, limited: Api, theirs: str) -> None:
+    def test_echoed_request_text_is_not_counted(self, limited: Api, theirs: str) -> None:
         before = counted()
         limited("GET", "isa/parse/?text=hush%2Fx")
         limited("POST", "what-if/", {"manifest": pod("p", "team").replace('note: ""', "hetsched.io/isa: 'hush/x'")})

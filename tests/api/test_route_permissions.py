@@ -204,7 +204,7 @@ def address_of(route: str, workload: str) -> str:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_the_table_holds(api: Callable[..., Api], decided: str, route: str) -> None:
+def test_permission_table_matches_responses(api: Callable[..., Api], decided: str, route: str) -> None:
     address = address_of(route, decided)
     for role in ("anonymous", *ROLES):
         caller = api(role)

@@ -73,9 +73,7 @@ def test_submitted_plan_is_carried_out(shell: Shell, cluster: Cluster, tmp_path:
     assert (placed["state"], placed["node"] in answer.stdout) == ("placed", True)
 
 
-def test_a_plan_that_the_world_overtook_is_refused_with_a_fresh_one(
-    shell: Shell, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_stale_plan_is_rejected_with_a_new_one(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     pod = written(tmp_path, BIG)
     token = json.loads(shell("plan", "-f", pod, "-o", "json").stdout)["plan"]["token"]
     assert shell("submit", "-f", written(tmp_path, BIG.replace("web", "other"), "other.yaml")).exit_code == 0
@@ -100,7 +98,7 @@ def test_missing_cluster_is_reported_with_the_existing_ones(shell: Shell, cluste
     assert (refused.exit_code, "Known: lab" in refused.stderr) == (2, True)
 
 
-def test_a_plan_that_cannot_be_has_the_verdicts_exit_code(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
+def test_impossible_plan_exits_with_the_verdicts_code(shell: Shell, cluster: Cluster, tmp_path: Path) -> None:
     answer = shell("plan", "-f", written(tmp_path, POD.replace("500m", "900")), "--out", tmp_path / "none")
     assert answer.exit_code == 11
     assert not (tmp_path / "none").exists()

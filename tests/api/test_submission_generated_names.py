@@ -30,7 +30,7 @@ def test_the_same_manifest_is_submitted_again(operator: Api, cluster: Cluster) -
     assert all(name.startswith("default/ci-") and len(name) == len("default/ci-") + 8 for name in (first, second))
 
 
-def test_two_of_one_manifest_have_two_names(operator: Api, cluster: Cluster) -> None:
+def test_two_submissions_of_one_manifest_have_different_names(operator: Api, cluster: Cluster) -> None:
     assert len(set(submitted(operator, f"{MADE}---\n{MADE}"))) == 2
 
 

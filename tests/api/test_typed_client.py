@@ -70,7 +70,7 @@ def test_a_submission_is_followed_from_its_key_to_its_end(api_client: Client, cl
     assert api_client.wait(accepted.id).end.exit_code == 14
 
 
-def test_the_fleet_and_an_answer_without_writing(api_client: Client, cluster: Cluster) -> None:
+def test_client_reads_the_fleet_and_runs_a_what_if(api_client: Client, cluster: Cluster) -> None:
     assert [cluster.name for cluster in api_client.clusters()] == ["lab"]
     assert [node.name for node in api_client.nodes(cluster="lab")] == ["n1", "n2"]
     answer = api_client.what_if(POD, cluster="lab", explain=True)

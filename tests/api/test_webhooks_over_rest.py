@@ -65,7 +65,7 @@ def test_change_requires_the_tag_of_the_read(submitter: Api, made: Any) -> None:
     submitter("PUT", address, changed, if_match=made["ETag"], status=412)
 
 
-def test_a_webhook_ends_with_its_secret(submitter: Api, made: Any) -> None:
+def test_deleted_webhook_loses_its_secret(submitter: Api, made: Any) -> None:
     submitter("DELETE", f"{made['Location']}?reason=over", if_match="*", status=204)
     assert (Webhook.objects.count(), SigningSecret.objects.count()) == (0, 0)
     submitter("GET", made["Location"], status=404)

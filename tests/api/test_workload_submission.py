@@ -32,7 +32,7 @@ def test_bare_manifest_is_accepted(operator: Api, cluster: Any, quiet_surroundin
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_scheduler_is_woken_once(operator: Api, cluster: Any, quiet_surroundings: list[Any]) -> None:
+def test_scheduler_wake_up_is_sent_once(operator: Api, cluster: Any, quiet_surroundings: list[Any]) -> None:
     quiet_surroundings.clear()
     operator("POST", "workloads/", POD, kind="application/yaml", status=202)
     assert quiet_surroundings == [("workers.schedule.run", [cluster.pk])]
@@ -64,7 +64,7 @@ def test_rows_of_the_openb_trace(operator: Api, cluster: Any) -> None:
     assert (pod.key, pod.spec.shape.gpu.milli) == ("default/openb-pod-0", 500)
 
 
-def test_a_deployment_is_its_pods(operator: Api, cluster: Any) -> None:
+def test_deployment_creates_its_pods(operator: Api, cluster: Any) -> None:
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -133,7 +133,7 @@ def test_existing_name_is_a_conflict(operator: Api, cluster: Any) -> None:
     assert problem["code"] == "PodExists"
 
 
-def test_a_reason_that_would_be_cut_off_is_refused(operator: Api, cluster: Any) -> None:
+def test_overlong_reason_is_rejected(operator: Api, cluster: Any) -> None:
     workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
     problem = operator("DELETE", f"workloads/{workload}/?reason={'x' * 2001}", status=400).json()
     assert (problem["code"], problem["place"]) == ("ReasonTooLong", "reason")

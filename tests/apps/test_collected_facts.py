@@ -108,7 +108,7 @@ def test_facts_are_the_nodes_until_their_source_failed_too_often(cluster: Cluste
     assert check_invariants() == []
 
 
-def test_an_observation_that_is_too_old_does_not_count(cluster: Cluster) -> None:
+def test_stale_observation_is_ignored(cluster: Cluster) -> None:
     row = collector(cluster, most_age_seconds=60)
     receive_findings(
         row,

@@ -246,7 +246,7 @@ def test_a_broken_invariant_is_named(cluster: Cluster, name: str, broken: Callab
     assert name in {violation.id for violation in check_invariants()}
 
 
-def test_a_zone_that_online_workloads_took_back_is_no_broken_invariant(cluster: Cluster) -> None:
+def test_reclaimed_zone_capacity_violates_no_invariant(cluster: Cluster) -> None:
     # 2 CPUs are allocated and 1 remains: the pod is at risk, but nothing was allocated twice.
     node = Node.objects.get(name="n1")
     lent = tuple(msgspec.structs.replace(zone, offline_capacity_millis=1000) for zone in node.report.numa.zones)

@@ -46,7 +46,7 @@ def test_other_texts_without_parameters_stay(text: str) -> None:
     assert WEB.message(text) == text
 
 
-def test_a_text_is_judged_by_its_namespaces_alone() -> None:
+def test_redaction_depends_only_on_namespaces() -> None:
     asked: list[str] = []
     redact_if_named("web/a, other/b and 1 more", lambda namespace: not asked.append(namespace))
     assert asked == ["web", "other"]

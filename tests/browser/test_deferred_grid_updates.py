@@ -21,7 +21,7 @@ import_cluster(ClusterContent(nodes=nodes), name="moving", actor=SYSTEM)
 """
 
 
-def test_new_nodes_wait_for_the_hand_to_leave(visitor: Visitor, console: Console) -> None:
+def test_new_nodes_appear_after_the_pointer_leaves(visitor: Visitor, console: Console) -> None:
     console.run(with_nodes(2))
     page = visitor.open("/?cluster=moving")
     expect(page.locator("#live")).to_have_text("live")

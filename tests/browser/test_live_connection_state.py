@@ -47,7 +47,7 @@ def test_a_refused_connection_is_not_tried_again(visitor: Visitor) -> None:
     assert len(tries) == 1
 
 
-def test_a_gap_is_answered_by_asking_again(visitor: Visitor) -> None:
+def test_event_gap_requests_a_new_snapshot(visitor: Visitor) -> None:
     asked: list[dict[str, Any]] = []
     counts = {"pending": 0, "not-now": 0, "never-fits": 0, "misconfigured": 0}
     topic = "cluster:demo"

@@ -42,7 +42,7 @@ def test_bars_are_as_wide_as_their_figures(visitor: Visitor) -> None:
     assert all(abs(shown - stated) < 0.02 for shown, stated in widths)
 
 
-def test_a_list_holds_still_under_the_hand(visitor: Visitor) -> None:
+def test_list_rows_keep_their_position_while_pointed_at(visitor: Visitor) -> None:
     page = visitor.open("/workloads/")
     expect(page.locator("#live")).to_have_text("live")
     first = page.locator("#rows tbody tr").first

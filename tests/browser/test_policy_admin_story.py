@@ -199,7 +199,7 @@ def test_policy_change_is_previewed_blocked_fixed_activated_and_rolled_back(
     expect(page.locator("#act-title")).to_have_text("Roll forward to v3 of spread?")
 
 
-def test_of_two_edits_neither_is_lost(as_person: Callable[[str], Visitor]) -> None:
+def test_concurrent_edits_are_merged(as_person: Callable[[str], Visitor]) -> None:
     kim, lee = as_person("kim"), as_person("lee")
     kim.expected = ["412 (Precondition Failed)"]
     mine, theirs = kim.open("/policies/binpack/"), lee.open("/policies/binpack/")

@@ -38,7 +38,7 @@ def violations(page: Page, rules: dict[str, Any] | None = None) -> list[str]:
     ]
 
 
-def test_every_screen_is_sound(visitor: Visitor) -> None:
+def test_screens_pass_accessibility_checks(visitor: Visitor) -> None:
     page = visitor.open("/")
     visitor.submit("screens-placed")
     visitor.submit("screens-refused", nodeSelector={"disk": "none-has-it"})

@@ -43,7 +43,7 @@ def test_operator_sees_problems_reasons_and_the_effect_of_a_drain(visitor: Visit
     expect(page.locator("#result")).to_contain_text("Displaced pods")
 
 
-def test_a_pipelines_refusal_is_a_page_that_people_can_read(visitor: Visitor, console: Console, tmp_path: Path) -> None:
+def test_rejected_pipeline_submission_links_to_its_page(visitor: Visitor, console: Console, tmp_path: Path) -> None:
     made = console.plane.run("-m", "hetsched.cli", "token", "create", "--role", "submitter", "-o", "json")
     token = json.loads(made)["token"]
     asked = visitor.page.request.post(
@@ -111,7 +111,7 @@ spec:
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
-def test_a_newcomer_is_shown_around_once(visit: Callable[..., Visitor], console: Console) -> None:
+def test_tour_is_shown_once(visit: Callable[..., Visitor], console: Console) -> None:
     visit()  # creates the session
     session = json.loads(json.dumps(console.session))
     for origin in session["origins"]:

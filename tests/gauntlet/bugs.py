@@ -116,7 +116,7 @@ BUGS = (
         "        while self.waiting_pods.to_undo:\n"
         "            self._undo_placement(self.waiting_pods.to_undo.popleft())\n",
         "        self.waiting_pods.to_undo.clear()\n",
-        "tests/unit/engine/test_gang_plugin.py::test_a_time_out_sends_all_members_away_and_lets_the_gang_rest",
+        "tests/unit/engine/test_gang_plugin.py::test_permit_timeout_rejects_all_members_and_backs_off_the_gang",
     ),
     Bug(
         "K15", "half a gang stays where its other half was refused", "Project-HAMi/HAMi#1832",

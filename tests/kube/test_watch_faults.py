@@ -61,7 +61,7 @@ def has_no_violations() -> bool:
     ] and check_invariants() == []
 
 
-def test_a_link_that_was_cut(api: Api, link: Link, followed: Informer) -> None:
+def test_reflector_recovers_from_a_closed_connection(api: Api, link: Link, followed: Informer) -> None:
     link.cut()
     make_changes(api)
     for _ in range(20):
@@ -74,7 +74,9 @@ def test_a_link_that_was_cut(api: Api, link: Link, followed: Informer) -> None:
     assert has_no_violations()
 
 
-def test_a_link_that_falls_silent(api: Api, link: Link, followed: Informer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reflector_recovers_from_a_silent_connection(
+    api: Api, link: Link, followed: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reflector, "QUIET_SECONDS", 1.0)
     link.cut()  # so that the watches restart with the shorter timeout
     link.restore()
@@ -90,7 +92,7 @@ def test_a_link_that_falls_silent(api: Api, link: Link, followed: Informer, monk
     assert has_no_violations()
 
 
-def test_an_api_server_that_is_killed_and_has_forgotten_history(
+def test_reflector_relists_after_an_api_server_restart(
     plane: ControlPlane, api: Api, link: Link, followed: Informer
 ) -> None:
     lists = followed.watches.states[PODS].lists

@@ -47,7 +47,7 @@ def found(asked: str) -> Any:
     return there if there.denied is None else socket_reads.TopicLookup(asked, asked)
 
 
-def test_the_table_holds(cluster: Cluster) -> None:
+def test_permission_table_matches_responses(cluster: Cluster) -> None:
     ours = submitted(cluster, a_pod("ours", namespace="team"))
     theirs = submitted(cluster, a_pod("theirs", namespace="rest"))
     both = submitted(cluster, a_pod("a", namespace="team"), a_pod("b", namespace="rest"))

@@ -59,7 +59,7 @@ def test_enforced_grant_is_not_shown_as_advice(viewer: Client, cluster: Cluster)
     assert "granted #" not in text
 
 
-def test_one_card_for_two_is_loud(viewer: Client, cluster: Cluster) -> None:
+def test_duplicate_gpu_assignment_shows_a_warning(viewer: Client, cluster: Cluster) -> None:
     report_devices(cluster, p="GPU-0", q="GPU-0")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "Pods with exclusive GPUs may share a GPU." in text

@@ -51,7 +51,7 @@ def test_cluster_without_any_report_has_no_time(live: Cluster, viewer: Client) -
     assert 'datetime=""' not in text
 
 
-def test_a_cluster_out_of_files_has_none(cluster: Cluster, viewer: Client) -> None:
+def test_imported_cluster_has_no_stale_banner(cluster: Cluster, viewer: Client) -> None:
     assert 'id="stale"' not in viewer.get("/workloads/").content.decode()
 
 

@@ -56,7 +56,7 @@ def test_black_on_white_is_21() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
 
 
-def test_there_is_a_palette_of_high_contrast() -> None:
+def test_high_contrast_palette_exists() -> None:
     assert set(palettes()) == {"default", "contrast"}
     assert PAIR.findall(palettes()["contrast"]) != PAIR.findall(palettes()["default"])
 

@@ -15,7 +15,7 @@ from web.pages import shell
 from .reading import main_of
 
 
-def test_an_unknown_address_is_a_page_for_people(viewer: Client, db: None) -> None:
+def test_unknown_path_shows_an_error_page(viewer: Client, db: None) -> None:
     answer = viewer.get("/nowhere/")
     page = answer.content.decode()
     assert answer.status_code == 404
@@ -51,7 +51,7 @@ def test_favicon_is_served_at_its_default_path(db: None) -> None:
     assert (answer.status_code, answer["Location"]) == (302, "/static/img/mark.svg")
 
 
-def test_a_wrong_password_leaves_the_name_and_waits_for_the_password(db: None) -> None:
+def test_wrong_password_keeps_the_user_name_and_focuses_the_password(db: None) -> None:
     page = Client().post("/login/", {"username": 'ada"<b>', "password": "wrong"}).content.decode()
     assert 'value="ada&quot;&lt;b&gt;" required>' in page
     assert 'autocomplete="current-password" required autofocus>' in page

@@ -130,5 +130,5 @@ def test_extension_is_offered_up_to_the_limit_only(
     assert '<option value="3600">' not in page
 
 
-def test_there_is_no_page_of_a_hold_that_is_not_there(viewer: Client, cluster: Cluster) -> None:
+def test_unknown_hold_returns_404(viewer: Client, cluster: Cluster) -> None:
     assert viewer.get("/holds/h-1/").status_code == 404

@@ -59,7 +59,7 @@ def test_quarantined_facts_are_decided_by_operators(
     assert "The scheduler can use this capacity again, although no source reports it." in page
 
 
-def test_a_missing_card_is_not_called_ill(viewer: Client, reported_cluster: Cluster) -> None:
+def test_missing_gpu_is_not_shown_as_unhealthy(viewer: Client, reported_cluster: Cluster) -> None:
     page = viewer.get("/nodes/n1/gpu/").content.decode()
     assert '<a class="chip bad" href="/nodes/n1/#quarantine">missing</a>' in page
     assert "unhealthy" not in page

@@ -27,7 +27,7 @@ def addresses(cluster: Cluster) -> list[str]:
     return [address.format(workload=pod.workload_id, decision=decision, pod=pod.pk) for address in ADDRESSES]
 
 
-def test_a_stranger_is_led_to_the_login_and_back(addresses: list[str]) -> None:
+def test_anonymous_user_is_redirected_to_login_and_back(addresses: list[str]) -> None:
     for address in addresses:
         answer = Client().get(address)
         assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={quote(address)}")
@@ -52,6 +52,6 @@ def test_account_without_the_right_gets_an_explanation(
         assert "Ask an administrator" in answer.content.decode()
 
 
-def test_a_page_only_answers_to_looking(viewer: Client, addresses: list[str]) -> None:
+def test_pages_accept_only_get_and_head(viewer: Client, addresses: list[str]) -> None:
     for address in addresses:
         assert viewer.post(address).status_code == 405, address

@@ -109,7 +109,7 @@ def test_the_table_has_a_row_for_every_page_and_no_other() -> None:
     assert {route for route in ROUTES if not route.startswith(ADMIN)} | {"admin/login/"} == set(PAGES) | set(OPEN)
 
 
-def test_the_table_holds(people: dict[str, Client], pod: Any) -> None:
+def test_permission_table_matches_responses(people: dict[str, Client], pod: Any) -> None:
     for route, who in PAGES.items():
         address = address_of(route, pod)
         for name, client in people.items():

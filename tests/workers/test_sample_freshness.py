@@ -300,7 +300,7 @@ def test_export_keeps_the_stale_mark() -> None:
     assert ClusterState.of(content).stale() == ["busy", "idle"]
 
 
-def test_a_file_alone_has_no_clock() -> None:
+def test_samples_of_an_imported_file_do_not_expire() -> None:
     nodes = (sampled("n1", 0, "1").build(), sampled("n2", -299, "1").build(), sampled("n3", -301, "1").build())
     with time_machine.travel(at(10**6), tick=False):
         assert ClusterState.of(ClusterContent(nodes=nodes)).stale() == ["n3"]

@@ -157,7 +157,7 @@ def test_cards_keep_their_facts() -> None:
     )  # fmt: skip
 
 
-def test_no_cards_is_a_fact_too() -> None:
+def test_empty_gpu_list_is_a_fact() -> None:
     assert node_facts(report(gpus=())).gpus == ()
 
 

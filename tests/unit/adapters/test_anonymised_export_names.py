@@ -150,7 +150,7 @@ value: 7
 """
 
 
-def test_a_file_full_of_names() -> None:
+def test_export_contains_no_original_names() -> None:
     text = text_of(parse_cluster([("acme.yaml", CLUSTER.encode())])).lower()
     assert [word for word in ("acme", "10.66", "ann", "4711") if word in text.replace("annotations", "")] == []
 

@@ -161,7 +161,7 @@ def test_series_name_their_node(labels: dict[str, str], node: str | None) -> Non
     assert Naming(NODES).of_labels(labels) == node
 
 
-def test_a_short_name_of_two_nodes_is_nobodys() -> None:
+def test_ambiguous_short_name_matches_no_node() -> None:
     assert Naming([NodeAlias("a.one"), NodeAlias("a.two")]).of("a") is None
 
 

@@ -51,7 +51,7 @@ ALLOCATION = (
 )
 
 
-def test_section_one() -> None:
+def test_examples_of_contract_section_1() -> None:
     read = content(EXAMPLE, workload=False)
     gpu_node, worker = read.nodes
     assert gpu_node.gpus is not None

@@ -65,7 +65,7 @@ def test_failed_evaluation_has_kube_schedulers_message() -> None:
     assert expression(f"{OWN}.speed > 1").evaluate(DEVICE) == (None, "CEL runtime error: the device has no speed")
 
 
-def test_an_unknown_part_that_does_not_matter_is_no_unknown() -> None:
+def test_irrelevant_unknown_fact_is_ignored() -> None:
     assert expression(f'{OWN}.speed == "x" || true').evaluate(DEVICE) == (True, "")
 
 

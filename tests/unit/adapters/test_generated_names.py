@@ -5,7 +5,7 @@ import re
 from hetsched.adapters.objects.manifests import generated_name
 
 
-def test_the_same_gives_the_same_and_another_another() -> None:
+def test_generated_names_are_deterministic_and_distinct() -> None:
     names = {generated_name("ci-", made_of, number) for made_of in ("a", "b") for number in range(100)}
     assert len(names) == 200
     assert generated_name("ci-", "a", 7) == generated_name("ci-", "a", 7)

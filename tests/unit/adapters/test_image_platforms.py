@@ -87,7 +87,7 @@ def test_declared_requirement_is_kept_with_those_of_the_images() -> None:
 @pytest.mark.parametrize(
     "wrong", ["", "no", "[]", '{"one": 7}', '{"one": ""}', '{"one": ["linux"]}', '{"one": [7]}', '{"one": {}}']
 )
-def test_a_wrong_statement_is_the_pods_own_mistake(wrong: str) -> None:
+def test_invalid_platform_statement_makes_the_pod_misconfigured(wrong: str) -> None:
     found = pod(wrong)
     assert [problem.code for problem in found.problems] in (["ImagePlatformsInvalid"], ["PlatformMalformed"])
     assert images(found) is None

@@ -52,7 +52,7 @@ def test_index_has_platforms_and_digest(registry: Registry, media_type: str | No
     assert found(registry, f"{registry.host}/app/web@{offered.digest}") == offered
 
 
-def test_a_single_manifest_is_asked_for_its_configuration(registry: Registry) -> None:
+def test_platform_of_a_single_manifest_is_read_from_its_configuration(registry: Registry) -> None:
     assert found(registry, registry.single("app:1", "linux/riscv64")).platforms == ("linux/riscv64",)
 
 
@@ -103,7 +103,7 @@ def test_redirects_in_a_circle_end(registry: Registry) -> None:
     assert refusal(registry, name) == "RedirectRefused"
 
 
-def test_a_place_of_tokens_inside_the_network_is_not_called(registry: Registry) -> None:
+def test_internal_token_endpoint_is_not_called(registry: Registry) -> None:
     name = registry.image("app:1", "linux/amd64")
     with socket.create_server(("127.0.0.1", 0)) as inside:
         inside.settimeout(0.2)
@@ -138,7 +138,7 @@ def test_too_much_is_not_read(registry: Registry, monkeypatch: pytest.MonkeyPatc
     assert refusal(registry, f"{registry.host}/many:1") == "ImageMalformed"
 
 
-def test_an_answer_that_trickles_is_cut_off(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_response_ends_at_the_deadline(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     name = registry.image("app:1", *(f"linux/a{number}" for number in range(20)))
     registry.trickles = True
     monkeypatch.setattr(wire, "SECONDS", 0.5)

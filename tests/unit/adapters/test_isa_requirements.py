@@ -18,7 +18,7 @@ ISA, ARCH = "hetsched.io/isa", "ARCH"
         ({}, {ARCH: "x86-64-v3_avx512f"}, "", "x86-64-v3_avx512f", "label ARCH"),
     ],
 )
-def test_the_first_place_that_states_a_need_wins(
+def test_first_source_of_a_requirement_has_precedence(
     annotations: dict[str, str], labels: dict[str, str], spec: str, native: str, source: str
 ) -> None:
     assert pod(spec, annotations=annotations, labels=labels).shape.isa == IsaDemand(native=native, source=source)
@@ -71,7 +71,7 @@ def test_emulation_is_allowed_by_annotations_and_isamatchs_label() -> None:
         ({}, {"QEMU": "RV64"}, "QEMU"),
     ],
 )
-def test_a_wrong_need_is_the_pods_problem_and_is_not_passed_over(
+def test_invalid_requirement_is_reported_and_not_skipped(
     annotations: dict[str, str], labels: dict[str, str], field: str
 ) -> None:
     found = pod(annotations=annotations, labels=labels)

@@ -56,7 +56,7 @@ def test_image_for_another_machine_contradicts_the_isa(state: dict[str, Any]) ->
     assert found.reason in ("ImagePullBackOff", "ErrImagePull", "StartError")
 
 
-def test_a_container_that_crashes_is_judged_by_its_last_end() -> None:
+def test_crashing_container_uses_its_last_termination() -> None:
     over = {"terminated": {"exitCode": 1, "reason": "StartError", "message": "exec format error"}}
     again = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
     found = refusal(container(again, over, "Running"))

@@ -60,7 +60,7 @@ def test_empty_gpu_list_means_no_gpus() -> None:
     ("allocatable", "vendor"),
     [("amd.com/gpu: 1", "amd"), ("nvidia.com/gpu: 1", "nvidia"), ("amd.com/gpu: 1, nvidia.com/gpu: 1", ""), ("", "")],
 )
-def test_the_only_vendor_that_a_node_offers_is_that_of_nameless_cards(allocatable: str, vendor: str) -> None:
+def test_unnamed_gpus_get_the_only_vendor_of_their_node(allocatable: str, vendor: str) -> None:
     (card,) = node(gpu("{index: 0}"), allocatable).gpus or ()
     assert card.vendor == vendor
 

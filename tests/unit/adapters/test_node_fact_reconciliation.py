@@ -184,7 +184,7 @@ class TestKnownGpus:
     def test_another_name_of_the_model_or_none_is_no_other_model(self, model: str | None) -> None:
         assert weighed(self.KNOWN, self.reported(model=model)).quarantined == ()
 
-    def test_a_longer_name_may_be_of_another_model(self) -> None:
+    def test_longer_model_name_may_be_another_model(self) -> None:
         known = report(gpus=(a_card(0, "RTX 6000", uuid="G0"),))
         reported = report(gpus=(a_card(0, "RTX 6000 Ada Generation", uuid="G0"),))
         assert changes(weighed(known, reported)) == [("gpu", "G0", "grown")]
@@ -217,7 +217,7 @@ class TestKnownGpus:
         found = weighed(known, report(gpus=(a_card(0, "H100-SXM5-80GB", 81559),)))
         assert changes(found) == [("gpu", "card 0", "grown")]
 
-    def test_a_card_that_grew_may_still_fall_ill_or_be_rejected(self) -> None:
+    def test_quarantined_gpu_can_become_unhealthy(self) -> None:
         reported = self.reported(memory_mib=99_999, healthy=False)
         found = weighed(self.KNOWN, reported)
         assert found.report.gpus[0].healthy is False
@@ -252,7 +252,7 @@ def test_tenfold_capacity_is_not_accepted() -> None:
 
 
 @pytest.mark.parametrize("steps", [(1500, 2000, 2001), (0, 2001), (None, 2001), (1999, None, 2001)])
-def test_small_steps_and_pauses_lead_no_further_than_one(steps: tuple[int | None, ...]) -> None:
+def test_repeated_small_increases_are_limited_like_one(steps: tuple[int | None, ...]) -> None:
     def of(mbps: int | None) -> NodeReport:
         return report(allocatable={"cpu": 8000} if mbps is None else {"cpu": 8000, "hetsched.io/network-mbps": mbps})
 
@@ -293,7 +293,7 @@ class TestClaims:
     @pytest.mark.parametrize(
         ("other", "expected"), [("x86-64-v3", False), ("x86-64-v4", True), ("at least x86-64-v1", False)]
     )
-    def test_a_conflict_is_between_sources_of_now(self, other: str, expected: bool) -> None:
+    def test_conflict_uses_only_current_sources(self, other: str, expected: bool) -> None:
         claims = record_claim(record_claim({}, "file", {"isa": other}, "1"), "agent", {"isa": "x86-64-v3"}, "2")
         assert conflicts(claims["isa"]) is expected
 

@@ -123,7 +123,7 @@ def test_one_internal_address_among_public_ones_is_rejected(monkeypatch: pytest.
     assert called == []
 
 
-def test_a_name_that_changes_its_address_is_asked_once(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+def test_host_name_is_resolved_once_per_call(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
     asked = resolving(monkeypatch, ["93.184.216.34"], ["127.0.0.1"])
     assert refusal("http://metrics.example:9090/", NAMED) == "HostUnreachable"
     assert (asked, called) == (["metrics.example"], [("93.184.216.34", 9090)])
@@ -160,7 +160,7 @@ def test_api_server_may_be_private_or_named_on_loopback(
         ("http://localhost:9090/", "127.0.0.1"),
     ],
 )
-def test_inside_the_network_are_called_those_that_are_named(
+def test_only_listed_internal_hosts_are_called(
     monkeypatch: pytest.MonkeyPatch, url: str, address: str, called: list[Any]
 ) -> None:
     resolving(monkeypatch, [address])
@@ -179,7 +179,7 @@ def test_a_host_that_is_named_for_tls_is_not_called_without(monkeypatch: pytest.
     assert called == []
 
 
-def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+def test_unresponsive_resolver_times_out(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(30) and [])
     assert refusal("http://metrics.example:9090/", NAMED, seconds=0.2) == "HostUnreachable"

@@ -21,7 +21,7 @@ def test_another_submission_has_others() -> None:
     assert ready(MADE)[0].name != ready(MADE, "build-18")[0].name
 
 
-def test_two_of_one_stem_are_two() -> None:
+def test_objects_with_one_name_prefix_get_distinct_names() -> None:
     first, second = ready(f"{MADE}---\n{MADE}")
     assert first.name != second.name
     assert [new_object.name for new_object in ready(f"{MADE}---\n{MADE}")] == [first.name, second.name]

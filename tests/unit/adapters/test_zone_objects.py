@@ -69,7 +69,7 @@ def test_offline_capacity_is_written_in_tenths(tmp_path: Path) -> None:
     assert {"name": "offline_capacity", "value": "8400m"} in first["attributes"]
 
 
-def test_the_same_again_is_not_written(tmp_path: Path) -> None:
+def test_unchanged_object_is_not_written(tmp_path: Path) -> None:
     facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path, reserved_cpus="0", cpu_manager_policy="static")
     body = objects(facts)[TOPOLOGIES.kind]
     writes, conflicts = plan(PublishedNode(NODE, topology=body), AcceptedNodeFacts(facts), ServedKinds())

@@ -81,7 +81,7 @@ def test_memory_equals_that_of_the_kernel(report: dict[str, Any]) -> None:
     assert report["memoryMiB"] == int(total.split()[1]) // 1024
 
 
-def test_another_machines_tree_is_read_instead_of_this_one(tmp_path: Path) -> None:
+def test_root_option_reads_another_machines_tree(tmp_path: Path) -> None:
     write(tmp_path, {"proc/cpuinfo": cpuinfo("rv64imafdcv", "rv64imafdcv"), "etc/hostname": "Board-1\n"})
     done = agent("--once", "-o", "json", "--root", tmp_path)
     answer = json.loads(done.stdout)

@@ -62,7 +62,7 @@ def test_an_empty_shared_pool_is_reported_while_cpus_are_exclusive(tmp_path: Pat
     assert problems(tmp_path, "", STRICT, a="2-7") == [("KubeletSharedEmpty", "2-7")]
 
 
-def test_an_empty_checkpoint_is_the_kubelets_to_fill(tmp_path: Path) -> None:
+def test_empty_checkpoint_is_not_a_problem(tmp_path: Path) -> None:
     assert problems(tmp_path, "") == []
 
 

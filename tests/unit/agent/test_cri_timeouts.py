@@ -78,7 +78,7 @@ def test_more_than_fits_is_not_read(fake: FakeRuntime) -> None:
     runtime.close()
 
 
-def test_after_a_failure_it_is_asked_again(fake: FakeRuntime) -> None:
+def test_runtime_is_called_again_after_a_failure(fake: FakeRuntime) -> None:
     runtime = Runtime(fake.socket)
     fake.fail = {"Version": grpc.StatusCode.UNAVAILABLE}
     with pytest.raises(RuntimeFailure):

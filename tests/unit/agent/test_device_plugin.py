@@ -234,13 +234,13 @@ def test_pods_of_different_shapes_are_distinguished(scene: Scene) -> None:
     assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-0"
 
 
-def test_the_containers_of_a_pod_share_its_grant_out(scene: Scene) -> None:
+def test_containers_divide_the_grant_of_their_pod(scene: Scene) -> None:
     scene.source.known = [grant("a", 3, 0, 1), grant("b", 2)]
     assert [visible(answer) for answer in scene.kubelet.admit("a", 2, 1)] == ["GPU-3,GPU-0", "GPU-1"]
     assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-2"
 
 
-def test_an_init_container_leaves_its_card_to_the_others(scene: Scene) -> None:
+def test_init_container_releases_its_gpu(scene: Scene) -> None:
     scene.source.known = [grant("a", 3), grant("b", 1)]
     assert [visible(answer) for answer in scene.kubelet.admit("a", 1, init=1)] == ["GPU-3", "GPU-3"]
     assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-1"

@@ -19,7 +19,7 @@ def vector(**entries: int) -> bytes:
     return b"".join(struct.pack("=QQ", numbers[name], value) for name, value in entries.items()) + bytes(16)
 
 
-def test_both_words_are_found_in_an_auxiliary_vector() -> None:
+def test_both_hwcap_words_are_read_from_the_auxiliary_vector() -> None:
     assert capability_words(vector(page=4096, hwcap=0x11, hwcap2=0x2)) == (0x11, 0x2)
     assert capability_words(vector(page=4096)) is None
     assert capability_words(b"short") is None

@@ -189,7 +189,7 @@ def test_wrong_checksum_is_only_reported(tmp_path: Path) -> None:
     assert codes(tree) == ["KubeletStateCorrupt"]
 
 
-def test_the_newest_form_keeps_its_text_in_data(tmp_path: Path) -> None:
+def test_newest_checkpoint_format_is_read_from_data(tmp_path: Path) -> None:
     data = json.dumps({"policyName": "static", "defaultCpuSet": "0", "entries": {"u": {"c": "1"}}})
     outer = {"policyName": "none", "data": data, "checksum": 0}
     tree = kubelet(tmp_path, outer | {"dataChecksum": fnv1a(f"(string){data}")})

@@ -38,7 +38,7 @@ def changed(old: str, new: str, name: str = "qx-gb200") -> bytes:
         ("<product_name>NVIDIA GB200", "<product_name>[Unknown Error]", "reports '[Unknown Error]' for product_name"),
     ],
 )
-def test_an_ill_card_is_not_healthy(old: str, new: str, why: str, tmp_path: Path) -> None:
+def test_failed_gpu_is_unhealthy(old: str, new: str, why: str, tmp_path: Path) -> None:
     cards, problems = read(changed(old, new), tmp_path)
     assert cards is not None
     assert [card.healthy for card in cards] == [False, True, True, True]
@@ -76,7 +76,7 @@ def test_processes_are_counted_once_each(tmp_path: Path) -> None:
     assert [card.processes for card in cards] == [2, 0, 0, 0]
 
 
-def test_a_uuid_of_two_cards_is_of_neither(tmp_path: Path) -> None:
+def test_duplicate_gpu_uuid_is_ignored(tmp_path: Path) -> None:
     same = "<uuid>GPU-00000000-0000-0000-0000-000000000000"
     cards, problems = read(changed("<uuid>GPU-00000001-0000-0000-0000-000000000001", same), tmp_path)
     assert cards is not None

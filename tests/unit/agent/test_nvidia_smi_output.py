@@ -102,7 +102,7 @@ def test_unreported_zone_is_unknown_with_its_reason(tmp_path: Path) -> None:
     assert codes == ["CardZoneUnknown"]
 
 
-def test_the_only_zone_is_the_cards(tmp_path: Path) -> None:
+def test_gpu_without_a_zone_belongs_to_the_only_zone(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:06:00.0", "0x030200", "0x10de", numa_node=-1)
     (tmp_path / "sys/devices/system/node").mkdir(parents=True)
     (tmp_path / "sys/devices/system/node/online").write_text("0\n")

@@ -117,7 +117,7 @@ def test_instances_are_named_by_the_driver(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_lost_card_is_there_and_ill(tmp_path: Path) -> None:
+def test_lost_gpu_is_reported_as_unhealthy(tmp_path: Path) -> None:
     lost = dict.fromkeys(gpu(2), GPU_IS_LOST)
     cards, problems = cards_of(Driver(gpu(1), GPU_IS_LOST, lost), tmp_path)
     assert [card.healthy for card in cards] == [True, False, False]
@@ -181,7 +181,7 @@ def test_gpus_on_a_switch_are_linked_to_all_others(tmp_path: Path) -> None:
     ]
 
 
-def test_a_card_that_threw_an_xid_of_its_own_is_ill_from_then_on() -> None:
+def test_gpu_stays_unhealthy_after_an_xid_error() -> None:
     cards = [gpu(1), gpu(2)]
     events: list[tuple[int, int]] = []
 
@@ -244,7 +244,7 @@ def test_hanging_driver_is_not_called_until_it_recovers() -> None:
     assert len(asked) == 1
 
 
-def test_the_real_bindings_do_without_a_driver() -> None:
+def test_nvml_bindings_load_without_a_driver() -> None:
     problems: list[MachineProblem] = []
     found = NvmlClient(bindings()).read(problems)
     if found is not None:

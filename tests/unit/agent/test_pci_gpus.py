@@ -87,7 +87,7 @@ def test_nvidias_procfs_names_a_card_and_its_uuid(tmp_path: Path) -> None:
     assert (card.model, card.uuid, card.memory_mib, card.cores) == ("NVIDIA L4", "GPU-1", None, 7424)
 
 
-def test_a_card_that_its_driver_lost_is_ill(tmp_path: Path) -> None:
+def test_gpu_lost_by_its_driver_is_unhealthy(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:06:00.0", "0x030200", "0x10de", driver="nvidia")
     pci_device(tmp_path, "0000:07:00.0", "0x030200", "0x10de", driver="nvidia")
     pci_device(tmp_path, "0000:08:00.0", "0x030200", "0x10de", driver="vfio-pci")

@@ -83,7 +83,7 @@ def test_a_kubelet_that_restarts_is_found_again(kubelet: FakeKubelet) -> None:
     lister.close()
 
 
-def test_an_answer_too_large_is_refused(kubelet: FakeKubelet) -> None:
+def test_oversized_response_is_rejected(kubelet: FakeKubelet) -> None:
     kubelet.pods = {("a", "b"): [container("c", (), {GPU: ("x" * MAX_BYTES,)})]}
     assert failure(PodResourcesClient(kubelet.socket)) == "RESOURCE_EXHAUSTED"
 

@@ -42,7 +42,7 @@ def test_a_program_inherits_neither_environment_nor_core_files(monkeypatch: pyte
     assert resource.getrlimit(resource.RLIMIT_CORE) == before
 
 
-def test_a_program_that_is_not_there_is_none() -> None:
+def test_missing_program_returns_none() -> None:
     assert run(["/nonexistent/program"]) is None
     assert MAX_OUTPUT_BYTES > 0
 

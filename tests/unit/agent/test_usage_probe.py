@@ -79,7 +79,7 @@ def amounts(usage: MachineUsage | None) -> dict[str, int]:
     return usage.amounts
 
 
-def test_one_sample_is_no_measurement(tmp_path: Path) -> None:
+def test_single_sample_gives_no_usage(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.cpus((0, 0, 0))
     assert machine.measure() is None

@@ -281,7 +281,7 @@ def test_watched_list_prints_each_changed_row(server: Server) -> None:
     ]
 
 
-def test_a_watch_for_programs_is_a_document_a_line(server: Server) -> None:
+def test_json_watch_prints_one_document_per_line(server: Server) -> None:
     pages = [{"items": items, "next": None} for items in ([node("a")], [])]
     server.answers("GET", f"{API}/nodes/", *pages, KeyboardInterrupt())
     lines = run("get", "nodes", "--watch", "-o", "json").stdout.splitlines()

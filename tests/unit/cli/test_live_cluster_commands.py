@@ -102,7 +102,7 @@ def test_missing_permissions_are_reported(server: Server) -> None:
     assert right in document(result)["checks"]
 
 
-def test_all_well_there_is_all_well(server: Server) -> None:
+def test_successful_connection_test_exits_with_0(server: Server) -> None:
     assert result_of_test(server, {"check": "API server", "ok": True, "detail": "v1"}).exit_code == 0
 
 

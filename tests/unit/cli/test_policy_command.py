@@ -133,7 +133,7 @@ def test_wrong_files_are_refused(agreed: tuple[Path, Path], content: str, code: 
     assert code in f"{result.exception!r} {result.output}"
 
 
-def test_a_server_judges_its_own(server: Server) -> None:
+def test_server_checks_its_own_policies(server: Server) -> None:
     answer = {"policy": "dense", "version": 2, "results": [], "kept": 0, "broken": 0, "unknown": 0}
     server.answers("POST", "/api/v1/golden-placements/check/", answer)
     assert run("policy", "golden", "check", "--policy", "dense", "--version", 2, "--cluster", "lab").exit_code == 0

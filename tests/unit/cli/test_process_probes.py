@@ -27,13 +27,13 @@ def touch_heartbeat(heartbeats: Path, name: str, seconds_ago: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["worker", "beat", "watch"])
-def test_a_process_that_lately_lived_is_healthy(heartbeats: Path, name: str) -> None:
+def test_process_with_a_recent_heartbeat_is_healthy(heartbeats: Path, name: str) -> None:
     touch_heartbeat(heartbeats, name, 5)
     assert run("health", name).exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["beat", "watch"])
-def test_a_process_that_is_quiet_is_not(heartbeats: Path, name: str) -> None:
+def test_process_without_a_recent_heartbeat_is_unhealthy(heartbeats: Path, name: str) -> None:
     assert "no heartbeat" in run("health", name).stderr
     touch_heartbeat(heartbeats, name, 3600)
     done = run("health", name)
@@ -41,7 +41,7 @@ def test_a_process_that_is_quiet_is_not(heartbeats: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("answers", "code"), [(True, 1), (False, 0)])
-def test_a_quiet_worker_is_blamed_only_while_its_store_answers(
+def test_silent_worker_is_unhealthy_only_while_its_store_responds(
     heartbeats: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, code: int
 ) -> None:
     touch_heartbeat(heartbeats, "worker", 3600)

@@ -19,6 +19,6 @@ def test_every_plugin_has_a_page_with_its_rule_and_parameters(info: PluginInfo) 
         assert f"| `{name}` |" in page
 
 
-def test_the_life_of_a_pod_is_drawn_from_its_table() -> None:
+def test_pod_lifecycle_diagram_is_generated_from_its_table() -> None:
     assert "    pending --> placed\n" in PAGES["reference/pod-lifecycle.md"]
     assert "    succeeded --> " not in PAGES["reference/pod-lifecycle.md"]

@@ -21,7 +21,7 @@ def test_an_empty_variable_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert env["SECRET_KEY"] == secret_key(tmp_path)
 
 
-def test_a_full_disk_leaves_no_half_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_partial_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_bytes: int) -> str:
         raise OSError("no space left")
 

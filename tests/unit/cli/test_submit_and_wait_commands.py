@@ -128,7 +128,7 @@ def test_wait_survives_a_server_restart(server: Server) -> None:
     assert run("wait", "w-1").exit_code == 0
 
 
-def test_a_server_that_was_never_there_is_not(server: Server) -> None:
+def test_unreachable_server_is_not_retried(server: Server) -> None:
     server.answers("GET", ONE, httpx.ConnectError("refused"))
     assert run("wait", "w-1").exit_code == 3
 

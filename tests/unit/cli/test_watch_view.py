@@ -130,7 +130,7 @@ class Terminal:
         return self.said[since:]
 
 
-def test_a_terminal_is_followed_through_a_resize_to_the_end(address: str) -> None:
+def test_watch_view_follows_terminal_resizes(address: str) -> None:
     Answers.now = a_workload("pending", *PODS)
     terminal = Terminal(100, 30, "wait", "w-1", "--for", "running", "--watch", "--server", address)
     terminal.until(r"and \d+ more pods")
@@ -143,7 +143,7 @@ def test_a_terminal_is_followed_through_a_resize_to_the_end(address: str) -> Non
     assert "running" in terminal.until(r"train-0 .*node-0", since=before)
 
 
-def test_no_colour_and_no_moving_without_a_terminal(address: str) -> None:
+def test_output_without_a_terminal_has_no_escape_sequences(address: str) -> None:
     Answers.now = a_workload("running", PODS[0])
     words = ("wait", "w-1", "--watch", "--server", address)
     done = subprocess.run([sys.executable, "-m", "hetsched.cli", *words], capture_output=True, text=True)

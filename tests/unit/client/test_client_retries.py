@@ -94,7 +94,7 @@ def test_a_refusal_has_the_whole_problem_document() -> None:
     assert str(caught.value) == "plan: it moved [PlanOutdated]. Look again"
 
 
-def test_a_refused_token_does_not_pass_by_itself() -> None:
+def test_rejected_token_is_not_retried() -> None:
     api_client, _ = client(httpx.Response(401, json={"code": "NotAuthenticated", "detail": "no"}))
     with pytest.raises(ServerUnavailable) as caught:
         list(api_client.nodes())

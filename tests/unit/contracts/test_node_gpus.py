@@ -53,5 +53,5 @@ def test_unreadable_label_memory_is_unknown(memory: str) -> None:
     assert card.memory_mib is None
 
 
-def test_an_absurd_count_stays_bounded() -> None:
+def test_large_gpu_count_is_bounded() -> None:
     assert len(cards_of(a_node().offering("nvidia.com/gpu", 10**9).build())) == MAX_CARDS

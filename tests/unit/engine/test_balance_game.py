@@ -53,7 +53,7 @@ def test_utility_of_a_node_is_one_minus_the_variance(percent: tuple[int, ...], m
     assert utility_of(*percent) == pytest.approx((degree, mean))
 
 
-def test_the_standard_deviation_is_the_other_reading() -> None:
+def test_standard_deviation_variant() -> None:
     # B = sqrt(.25) = .5 -> S .5;  B = sqrt(.02375) = .154110 -> S .845890
     assert utility_of(100, 100, 0, 0, dispersion="std") == pytest.approx((0.5, 0.5))
     assert utility_of(50, 25, 10, 15, dispersion="std")[0] == pytest.approx(0.845890, abs=5e-7)

@@ -4,7 +4,7 @@ from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import score
 
 
-def test_the_wider_apart_the_lower() -> None:
+def test_score_decreases_with_the_usage_difference() -> None:
     # even: cpu 2/8 = 0.25, memory 8/32 = 0.25: 100
     # skewed, with 4 CPUs and 4 GiB booked: cpu 6/8 = 0.75, memory 12/32 = 0.375: floor((1 - 0.375 / 2) * 100) = 81
     fleet = [a_node("even").cpu(8).memory("32Gi"), a_node("skewed").cpu(8).memory("32Gi")]

@@ -111,7 +111,7 @@ def test_a_request_above_the_capacity_counts_as_full(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["plain", "upstream"])
-def test_a_resource_that_a_node_has_not_is_left_out(mode: str) -> None:
+def test_resource_missing_on_a_node_is_ignored(mode: str) -> None:
     # CPU 4 of 8 alone counts: 50; without any weighted resource the weights add up to 0, and the score is 0.
     node, pod = a_node("n").cpu(8), a_pod("p").cpu(4)
     assert scored(mode, LINE, node, pod, **{"cpu": 1, "nvidia.com/gpu": 9}) == 50.0

@@ -185,7 +185,7 @@ def test_every_part_of_the_contents_is_in_the_digest() -> None:
     assert len({state.digest() for state in (base, *others)}) == len(others) + 1
 
 
-def test_a_pod_is_booked_once() -> None:
+def test_pod_is_assumed_once() -> None:
     state = cluster([a_node("a"), a_node("b")])
     request = state.compile(built(a_pod()))
     state.assume(request, 0)

@@ -89,7 +89,7 @@ def test_member_is_not_committed_after_its_gang_was_preempted() -> None:
     assert set(truth.placed_pods) == {"default/urgent"}
 
 
-def test_two_that_evict_the_same_pod_do_not_both_get_its_place() -> None:
+def test_two_preemptors_do_not_share_freed_capacity() -> None:
     truth = truth_of(a_node("a").cpu(2), running=(a_pod("low").cpu(2).running_on("a"),))
     first, ours = decided(truth, a_pod("x").cpu(2).priority(1))
     second, theirs = decided(truth, a_pod("y").cpu(2).priority(1))

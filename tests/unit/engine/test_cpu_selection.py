@@ -71,7 +71,7 @@ def test_profiles_are_hours_of_the_day(profile: str, hours: range | tuple[int, .
     assert busy_hours(profile) == (None if hours is None else frozenset(hours))
 
 
-def test_a_busy_application_would_rather_have_a_quiet_neighbour() -> None:
+def test_busy_pod_prefers_an_idle_neighbour() -> None:
     free, neighbours = contention(ALWAYS, []), [busy_hours(text) for text in ("idle", "", "peaks=08-12", "busy")]
     ranks = [free, *(contention(ALWAYS, [hours]) for hours in neighbours)]
     # free 0; idle 1; unknown 2; busy together for 4 hours 2 + 4; always 2 + 24
@@ -84,6 +84,6 @@ def test_opposite_peaks_do_not_meet() -> None:
     assert contention(day, [night, day])[0] == contention(day, [day, night])[0] == 2 + 10  # the worst sibling counts
 
 
-def test_an_idle_or_unknown_application_only_counts_heads() -> None:
+def test_idle_or_unknown_pod_counts_neighbours_only() -> None:
     for own in (busy_hours("idle"), busy_hours("")):
         assert contention(own, [ALWAYS]) == contention(own, [busy_hours("idle")]) == (0, 1)

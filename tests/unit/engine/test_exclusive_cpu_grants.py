@@ -276,7 +276,7 @@ def test_a_busy_pod_is_spread_even_where_others_are_packed() -> None:
     assert granted(deciding(one_zone(), order="pack"), loaded("a", 2, "busy")) == {"node-0": "0-1"}
 
 
-def test_both_threads_are_its_own_only_when_every_core_gives_one() -> None:
+def test_both_threads_are_exclusive_only_if_every_core_provides_one() -> None:
     chosen = deciding(one_zone())
     assert granted(chosen, loaded("a", 5, "busy")) == {"node-0": "0-4"}
     assert list(pairings(chosen.state, "default/a")) == [

@@ -246,7 +246,7 @@ def reserving(name: str, answers: dict[int, Any]) -> Any:
     return Reserving
 
 
-def test_a_refused_reservation_is_undone_and_the_next_best_node_tried() -> None:
+def test_failed_reserve_is_reverted_and_the_next_node_tried() -> None:
     scheduler = deciding(reserving("one", {}), reserving("two", {0: NO, 1: NO}))
     assert scheduler.schedule(a_pod().build()).node == "c"
     assert CALLS == [
@@ -256,7 +256,7 @@ def test_a_refused_reservation_is_undone_and_the_next_best_node_tried() -> None:
     ]  # fmt: skip
 
 
-def test_a_refused_reservation_is_the_matter_of_one_pod_alone() -> None:
+def test_failed_reserve_affects_one_pod_only() -> None:
     @plugin("picky", summary="Refuses the first pod on the first node.")
     class Picky:
         def reserve(self, request, row, state):
@@ -301,7 +301,7 @@ def permitting(name: str, answer: Any) -> Any:
     return Permitting
 
 
-def test_a_refused_permit_undoes_the_booking() -> None:
+def test_rejected_permit_reverts_the_assumed_pod() -> None:
     scheduler = deciding(reserving("one", {}), permitting("strict", NO))
     before = scheduler.state.digest()
     outcome = scheduler.schedule(a_pod().build())
@@ -326,7 +326,7 @@ def test_waiting_pod_keeps_its_reservation_until_all_permits() -> None:
     assert scheduler.bind(outcome) is None
 
 
-def test_a_held_placement_expires_with_its_shortest_patience() -> None:
+def test_waiting_pod_expires_at_the_shortest_permit_timeout() -> None:
     scheduler = deciding(permitting("first", Wait(30)), permitting("second", Wait(20)))
     outcome = scheduler.schedule(a_pod().build())
     scheduler.waiting_pods.expire(19.9)
@@ -337,7 +337,7 @@ def test_a_held_placement_expires_with_its_shortest_patience() -> None:
     assert not scheduler.state.placed_pods
 
 
-def test_a_held_placement_can_be_sent_away() -> None:
+def test_waiting_pod_can_be_rejected() -> None:
     scheduler = deciding(permitting("first", Wait(30)))
     outcome = scheduler.schedule(a_pod().build())
     scheduler.waiting_pods.reject("default/stranger")
@@ -345,7 +345,7 @@ def test_a_held_placement_can_be_sent_away() -> None:
     assert scheduler.waiting_pods.drain() == ([], [outcome])
 
 
-def test_a_placement_that_was_undone_is_no_longer_held() -> None:
+def test_reverted_placement_is_not_waiting() -> None:
     scheduler = deciding(permitting("first", Wait(30)))
     outcome = scheduler.schedule(a_pod().build())
     scheduler.undo(outcome)
@@ -399,7 +399,7 @@ def test_binding_runs_all_steps_in_order() -> None:
 
 
 @pytest.mark.parametrize("step", ["pre_bind", "bind"])
-def test_a_refused_step_ends_binding_and_undoes_the_booking(step: str) -> None:
+def test_failed_prebind_ends_binding_and_reverts_the_assumed_pod(step: str) -> None:
     scheduler = deciding(reserving("one", {}), binding("culprit", **{step: NO}), binding("mail", post_bind=None))
     before = scheduler.state.digest()
     outcome = scheduler.schedule(a_pod().build())

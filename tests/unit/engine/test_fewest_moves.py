@@ -81,7 +81,7 @@ def fewest(state: ClusterState, pod: PodSpec) -> int | None:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_no_sequence_of_moves_is_shorter(seed: int) -> None:
+def test_move_sequence_is_minimal(seed: int) -> None:
     generator = random.Random(seed)
     state, pod = a_cluster(generator), a_new_pod(generator)
     before = state.digest()

@@ -86,7 +86,7 @@ def test_shares_of_the_typical_shapes_add_up_to_one() -> None:
     assert published_mix(state).share.tolist() == pytest.approx([0.9375, 0.0625])
 
 
-def test_the_expected_rest_of_a_card() -> None:
+def test_expected_remaining_gpu_capacity() -> None:
     # Sizes 600 and 400, equally often. W(399) = 399; W(400) = W(0) = 0; W(599) = W(199) = 199;
     # W(600) = (W(0) + W(200)) / 2 = 100; W(1000) = (W(400) + W(600)) / 2 = 50
     rests = expected_unused(mix_of([built(a_pod(f"p{milli}").gpu(1, milli=milli)) for milli in (600, 400)]))

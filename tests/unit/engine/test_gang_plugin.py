@@ -76,7 +76,7 @@ def test_incomplete_gang_reserves_nothing() -> None:
 
 
 @pytest.mark.parametrize("sort", ["gang-sort", "priority-sort", "qos-sort"])
-def test_two_gangs_do_not_lock_each_other_out(sort: str) -> None:
+def test_two_gangs_do_not_deadlock(sort: str) -> None:
     # 6 slots, two gangs of 4, submitted alternately: one runs with 4, the other holds none; without gangs 3 + 3.
     mixed = [pod for pair in zip(members("a", 4, 4), members("b", 4, 4), strict=True) for pod in pair]
     whole = run(scheduler(slots(6), policy=policy_of(sort, "resource-fit", "gang")), mixed)
@@ -216,7 +216,7 @@ def test_unregistered_members_wait_for_each_other() -> None:
     assert all(outcome.node for outcome in (first, second, third))
 
 
-def test_a_time_out_sends_all_members_away_and_lets_the_gang_rest() -> None:
+def test_permit_timeout_rejects_all_members_and_backs_off_the_gang() -> None:
     deciding = scheduler(slots(8), policy=gangs(timeout_seconds=30, backoff_seconds=10))
     deciding.expire(100)
     outcomes = [deciding.schedule(pod.build()) for pod in members("g", 2, 3)]
@@ -241,7 +241,7 @@ def test_pod_group_sets_the_timeout() -> None:
 
 
 @pytest.mark.parametrize(("least", "left"), [(10, 9), (9, 0)])
-def test_a_small_gap_is_waited_for_and_a_wide_one_is_not(least: int, left: int) -> None:
+def test_gang_waits_only_if_few_members_are_missing(least: int, left: int) -> None:
     # 9 of 10 members placed: the gap 1/10 is 10 %, they keep waiting. 8 of 9: 1/9 = 11 %, all are released.
     room = 9 if least == 10 else 8
     deciding = scheduler(slots(room), policy=gangs())

@@ -51,7 +51,7 @@ def asking(pod: PodSpec) -> PodSpec:
 
 @settings(max_examples=80)
 @given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)))
-def test_on_any_fleet_in_use(fleet: list[NodeReport], pods: list[PodSpec], policy: str) -> None:
+def test_headroom_equals_placements_on_random_fleets(fleet: list[NodeReport], pods: list[PodSpec], policy: str) -> None:
     narrow = [msgspec.structs.replace(node, allocatable={**node.allocatable, "pods": 6}) for node in fleet]
     deciding, headroom = scheduler(narrow, policy=policy, namespaces=NAMESPACES), Headroom()
     for number, pod in enumerate(pods[:6]):

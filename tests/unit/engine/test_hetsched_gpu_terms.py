@@ -136,7 +136,7 @@ def test_rare_model_is_priced_without_demand() -> None:
     assert not prices[:, state.row_of["a"]].any()
 
 
-def test_the_last_quarter_of_the_nodes_of_a_model_is_dearer() -> None:
+def test_last_quarter_of_a_models_nodes_has_a_higher_price() -> None:
     # 8 nodes: ranks 0 to 7/8; 4 * 7/8 - 3 = 0.5 of the reserve on the last, 0 up to 6/8
     state = cluster([a_node(f"n{number}").gpus(1, "T4") for number in range(8)])
     prices = prices_of(state, reserve=2.0)

@@ -123,14 +123,14 @@ def test_resource_that_does_not_fit_or_is_absent_adds_nothing() -> None:
     assert scored(a_pod().cpu(9).memory("1Gi"), [a_node("n").cpu(8).memory("2Gi")]) == {"n": 25}
 
 
-def test_the_table_knows_cards_that_their_node_only_names() -> None:
+def test_accelerator_table_supplies_missing_gpu_facts() -> None:
     # Compute capability, bandwidth and clock of a T4 are in the table; the other GPU is unknown: 0.
     bare = [a_node(name).gpus(1, model, None) for name, model in (("t4", "Tesla-T4"), ("x", "unheard-of"))]
     found = scored(a_pod().cpu(0).memory("0").gpu(1), bare)
     assert found["t4"] - found["x"] == pytest.approx(50 * 1)
 
 
-def test_mixed_cards_count_by_the_mean_of_those_that_would_do() -> None:
+def test_mixed_gpus_are_scored_by_the_mean_of_suitable_ones() -> None:
     mixed = gpu_node("m", 1, **X).gpus(1, **Y)
     fleet = [mixed, *PAIR]
     small = a_pod().cpu(0).memory("0").gpu(1)

@@ -57,7 +57,7 @@ def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]])
 
 @settings(max_examples=60)
 @given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)), STEPS)
-def test_after_any_history_and_under_every_policy(
+def test_cached_decisions_equal_fresh_ones_after_random_changes(
     fleet: list[NodeReport], pods: list[PodSpec], policy: str, steps: list[tuple[str, int]]
 ) -> None:
     live(scheduler(fleet, policy=policy, namespaces=NAMESPACES), pods, steps)

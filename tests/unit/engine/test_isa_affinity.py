@@ -49,7 +49,7 @@ def test_only_feasible_candidates_are_counted() -> None:
     assert chosen(a_pod().isa("RV64IMF"), nodes, [load(one, 100) for one in nodes[3:]]) == "c-0"
 
 
-def test_of_one_set_the_least_used_node_wins_and_then_the_lowest_name() -> None:
+def test_ties_within_a_set_go_to_the_least_used_node_then_by_name() -> None:
     nodes = [node(name, "RV64IMFD") for name in "abc"]
     assert chosen(a_pod().isa("RV64IMF"), nodes, [load(nodes[0], 60), load(nodes[2], 50)]) == "b"
     assert chosen(a_pod().isa("RV64IMF"), nodes, [load(nodes[0], 60)]) == "b"

@@ -65,7 +65,7 @@ def test_one_pod_is_tried_after_the_backoff_and_the_next_once_it_runs() -> None:
     assert scheduler.schedule(of("red", "b")).node == "n1"
 
 
-def test_an_owner_that_is_refused_everywhere_rests() -> None:
+def test_owner_rejected_by_all_nodes_is_in_backoff() -> None:
     scheduler = on("n1", "n2")
     scheduler.state.avoided = {
         "red": AvoidedNodes({}, everywhere=NodeRejections(5, "OutOfcpu", "10:40 UTC", backs_off=True))

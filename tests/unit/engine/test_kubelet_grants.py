@@ -151,7 +151,7 @@ def test_devices_of_an_unknown_pod_are_taken_from_their_zone() -> None:
     assert cells(state, "zone_devices", "zone_devices_free") == [[2, 2], [2, 0]]
 
 
-def test_a_pod_that_may_leave_gives_its_real_cpus_back() -> None:
+def test_evictable_pod_releases_its_actual_cpus() -> None:
     # By prediction p and r fill zone 0 and s is alone in zone 1. By the kubelet's report p and s are in zone 0, r in
     # zone 1: for 4 CPUs in one zone only r has to leave.
     real = {"p": "0-1", "r": "4-5", "s": "2-3"}
@@ -163,7 +163,7 @@ def test_a_pod_that_may_leave_gives_its_real_cpus_back() -> None:
     assert outcome.eviction.victims == ("default/r",)
 
 
-def test_a_node_cannot_widen_the_columns_of_all_without_bound() -> None:
+def test_columns_per_node_are_bounded() -> None:
     # A node may report any number of CPUs and resources; beyond the bounds its CPUs are counted, not listed.
     huge = a_node("huge").cpu(8).zone("node-0", "0-9999", cpu="10000").kubelet("static", "restricted")
     names = {f"example.com/nic-{number}": 1 for number in range(2000)}

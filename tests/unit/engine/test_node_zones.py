@@ -160,7 +160,7 @@ def test_a_report_with_more_zones_needs_a_new_layout() -> None:
     assert not state.fits_layout(built(two_zones().zone("node-2", "8-11")))
 
 
-def test_a_copy_holds_its_own() -> None:
+def test_copy_is_independent() -> None:
     state = cluster([two_zones()], [a_pod().holding("n", ZoneGrant("node-0", "1", 1000))])
     copy = state.fork()
     copy.forget("default/pod")

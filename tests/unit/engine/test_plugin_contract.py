@@ -86,7 +86,7 @@ def bits(values: Iterable[float]) -> bytes:
 
 @EXAMPLES
 @given(scene=scenes)
-def test_a_filter_over_some_rows_is_the_filter_over_all_rows_picked(scene: Scene) -> None:
+def test_filter_of_selected_rows_equals_filter_of_all_rows(scene: Scene) -> None:
     for plugin in serving("filter"):
         request = scene.ask()
         if prepared(plugin, request, scene.state, "pre_filter"):

@@ -59,7 +59,7 @@ def test_first_pod_of_a_self_affine_group_fits_any_labelled_node() -> None:
     assert ask("pod-affinity", web("first", affinity=near("web")), FLEET).feasible == ["a1", "a2", "b1"]
 
 
-def test_the_first_pod_that_does_not_mean_itself_has_to_wait() -> None:
+def test_first_pod_that_does_not_match_its_own_term_waits() -> None:
     assert ask("pod-affinity", pod().shaped(affinity=near("web")), FLEET).feasible == []
 
 

@@ -43,7 +43,7 @@ def victims(outcome: Outcome) -> set[str]:
     return {key.partition("/")[2] for key in outcome.eviction.victims}
 
 
-def test_the_lowest_priority_leaves() -> None:
+def test_lowest_priority_pod_is_evicted() -> None:
     outcome = asked([a_node("a").cpu("4")], [resident("low", priority=1), resident("high", priority=5)], urgent())
     assert outcome.node is None
     assert outcome.eviction == Eviction("a", ("default/low",), ("",))
@@ -151,7 +151,7 @@ def test_only_pods_that_could_preempt_wait_for_a_budget(
     assert not named or waits[-1].events == (Event.NAMES_CHANGED,)
 
 
-def test_a_gang_leaves_whole_and_after_single_pods_of_its_priority() -> None:
+def test_gang_is_evicted_whole_and_after_single_pods_of_its_priority() -> None:
     nodes = [a_node("a").cpu("4"), a_node("b").cpu("2")]
     gang = [resident("m-0", "a").gang("team", 2), resident("m-1", "b").gang("team", 2)]
     assert victims(asked(nodes, [*gang, resident("plain", "a")], urgent())) == {"plain"}
@@ -222,7 +222,7 @@ def test_pods_with_a_recently_rejected_eviction_stay() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "leaves"), [("hetsched", True), ("hetsched-binpack", True), ("other", False)])
-def test_on_a_live_cluster_pods_of_other_schedulers_stay(theirs: str, leaves: bool) -> None:
+def test_pods_of_other_schedulers_are_not_evicted_in_live_clusters(theirs: str, leaves: bool) -> None:
     running = [resident("low", cpu="4").having(scheduler_name=theirs)]
     scheduler = deciding([a_node("a").cpu("4")], running)
     assert scheduler.schedule(urgent().build()).eviction is not None  # nothing else would place a pod of a file again

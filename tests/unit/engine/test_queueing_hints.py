@@ -47,7 +47,7 @@ def explained(pod: PodBuilder, *nodes: NodeBuilder, policy: Policy = EVERY_FILTE
     picks=st.lists(st.integers(0, 6), min_size=12, max_size=12),
     which=st.integers(0, 6),
 )
-def test_every_helpful_change_matches_a_hint(
+def test_sufficient_changes_match_a_queueing_hint(
     fleet: list[NodeReport], other: list[NodeReport], pods: list[PodSpec], picks: list[int], which: int
 ) -> None:
     pod, *rest = pods
@@ -190,7 +190,7 @@ def test_returning_gpu_prevents_the_never_fits_verdict() -> None:
     assert [refused[state.row_of[name]][1] for name in ("n0", "n1")] == [False, False]
 
 
-def test_a_gpu_node_in_maintenance_stays_closed_to_cpu_pods() -> None:
+def test_gpu_node_in_maintenance_accepts_no_cpu_pods() -> None:
     """A strict class-split rejects by the installed GPUs, now and in the emptied cluster."""
     fleet = [built(resting_node("n0")), built(a_node("n1").tainted("a"))]
     pod = built(a_pod("p"))

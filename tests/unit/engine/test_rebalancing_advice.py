@@ -267,7 +267,7 @@ def _token(*running: PodBuilder, **pod: Any) -> str:
     return asked(Goal.ROOM, nodes, [only, *running], a_pod("new").cpu(4)).token
 
 
-def test_a_token_is_of_the_plan_not_of_the_world() -> None:
+def test_plan_token_depends_only_on_the_plan() -> None:
     elsewhere: PodSpec = a_service("elsewhere", "c").cpu("100m").build()
     assert elsewhere.node_name == "c"
     assert _token() == _token(a_service("elsewhere", "c").cpu("100m"))

@@ -32,7 +32,7 @@ def test_soft_taint_filters_no_pod() -> None:
         (("cpu", "Equal", "a100", "NoSchedule"), False),
     ],
 )
-def test_one_matching_toleration_lets_the_pod_in(toleration: tuple[str, str, str, str], fits: bool) -> None:
+def test_one_matching_toleration_is_sufficient(toleration: tuple[str, str, str, str], fits: bool) -> None:
     tainted = a_node("n").tainted("gpu", "a100", "NoSchedule")
     assert ask("taints", a_pod().tolerating(*toleration), [tainted]).fits == {"n": fits}
 

@@ -105,7 +105,7 @@ def test_the_basis_of_each_expectation_is_in_the_answer() -> None:
 # -- new and old samples ----------------------------------------------------------------------------------------------
 
 
-def test_a_new_sample_holds_all_that_is_booked() -> None:
+def test_new_sample_includes_all_assumed_pods() -> None:
     state = cluster([a_node("n").using(cpu="3")])
     placed(state, a_pod("a").expecting(cpu="2").build())
     state.apply_report(a_node("n").using(LATE, cpu="4").build())

@@ -237,7 +237,7 @@ def test_the_default_class_is_for_claims_that_name_none() -> None:
 # -- other users of the volume ----------------------------------------------------------------------------------------
 
 
-def test_a_claim_for_one_pod_is_used_by_one() -> None:
+def test_read_write_once_pod_claim_is_exclusive() -> None:
     stored = storage(volume("v"), claim("data", volume="v", modes="ReadWriteOncePod"))
     running = msgspec.structs.replace(using("user", "data"), node_name="a")
     found = why(using("p", "data"), zoned("a", "b"), stored, running)
@@ -266,7 +266,7 @@ def test_volumes_to_provision_count_for_their_driver() -> None:
 # -- together with other rules ----------------------------------------------------------------------------------------
 
 
-def test_a_pod_without_claims_is_none_of_its_business() -> None:
+def test_pod_without_claims_is_not_filtered() -> None:
     state = ClusterState([a_node().build()])
     assert Volumes().pre_filter(state.compile(a_pod().build()), state) is SKIP
 

@@ -141,7 +141,7 @@ def test_the_balance_is_measured_before_and_after() -> None:
     assert (answer.balance.before, answer.balance.after) == (1.0, 0.9375)
 
 
-def test_one_pod_is_answered_in_one_sentence() -> None:
+def test_single_pod_result_has_a_summary() -> None:
     answer = what_if(cluster([a_node("n")]), policy_of("node-ready"), [built(a_pod("p"))], evaluated_at=NOW)
     assert answer.summary == "default/p fits on n with score 0.0, out of 1 nodes"
 

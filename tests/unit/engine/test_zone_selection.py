@@ -116,7 +116,7 @@ def test_memory_may_need_more_zones_than_cpus() -> None:
     assert outcome.score == 50
 
 
-def test_a_small_machine_is_crossed() -> None:
+def test_pod_larger_than_a_zone_spans_zones() -> None:
     # 8 CPUs in two zones of 4: a pod of 6 takes 4 + 2 and scores 100 // 2 = 50; with the aware policy it is rejected.
     small = a_node("n").cpu(8).zone("node0", cpu="4").zone("node1", cpu="4")
     assert placed(small.labelled(CROSSING), a_pod("x").cpu(0), asking(6)) == {"node0": 4, "node1": 2}

@@ -33,7 +33,7 @@ def close(*names: str, xlen: int = 64) -> frozenset[str]:
         ("zabha", "zaamo"),
     ],
 )
-def test_a_name_brings_its_chain(name: str, gives: str) -> None:
+def test_extension_implies_its_closure(name: str, gives: str) -> None:
     assert set(gives.split()) <= close(name)
 
 
@@ -69,7 +69,7 @@ def test_every_name_of_every_table_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name, row in EXTENSIONS.items() if row["ratified"] and name != "g"))
-def test_every_ratified_extension_can_be_asked_for(name: str) -> None:
+def test_ratified_extensions_are_accepted_as_requirements(name: str) -> None:
     width = EXTENSIONS[name].get("xlen", 64)
     needed = "_zve32x" if "needs_any" in EXTENSIONS[name] else ""
     text = f"rv{width}{name}" if name in "ie" else f"rv{width}i{needed}_{name}"

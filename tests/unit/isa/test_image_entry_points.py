@@ -66,7 +66,7 @@ def entry(found: Inspection) -> list[tuple[str, str | None]]:
     return [(program.file, program.requirement) for program in found.programs]
 
 
-def test_the_entry_point_is_found_and_raises_the_need(tmp_path: Path) -> None:
+def test_entry_point_raises_the_requirement(tmp_path: Path) -> None:
     # rv64gc by the platform; the program has no attribute, so its header's flags are its requirement: within rv64gc.
     found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, layer({"app": RISCV})))
     assert entry(found) == [("/app", "rv64idc")]
@@ -208,7 +208,7 @@ def test_a_layer_outside_the_archive_is_never_read(tmp_path: Path, layers: Any) 
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_a_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: bytes) -> None:
+def test_oversized_header_is_rejected(tmp_path: Path, kind: bytes) -> None:
     member = tarfile.TarInfo("x")
     member.type, member.size = kind, 1 << 32
     bomb = gzip.compress(member.tobuf() + bytes(1 << 16))
@@ -249,7 +249,7 @@ def test_any_image_is_reported_or_rejected(stated: Any, damage: list[tuple[int, 
         msgspec.json.encode(found)
 
 
-def test_a_folder_with_some_other_manifest_is_a_folder(tmp_path: Path) -> None:
+def test_folder_with_a_foreign_manifest_is_read_as_a_folder(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "a web application"}')
     (tmp_path / "program").write_bytes(RISCV)
     assert inspect_path(tmp_path).format == "directory"

@@ -48,7 +48,7 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path / "image")
 
 
-def test_a_program_states_its_need(tmp_path: Path) -> None:
+def test_program_requirement_is_read(tmp_path: Path) -> None:
     program = tmp_path / "program"
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
     program.write_bytes(header + struct.pack("<HHIQQQIHHHHHH", 2, 243, 1, 0, 0, 0, 0x5, 64, 56, 0, 64, 0, 0))
@@ -116,7 +116,7 @@ def test_a_broken_index_is_refused(layout: Layout, manifest: Any) -> None:
     assert refused(layout.index(manifest)) == "OciMalformed"
 
 
-def test_an_index_within_itself_ends(layout: Layout) -> None:
+def test_recursive_index_terminates(layout: Layout) -> None:
     deepest = layout.blob({"manifests": [layout.image("amd64")]})
     for _ in range(10):
         deepest = layout.blob({"manifests": [deepest]})
@@ -124,12 +124,12 @@ def test_an_index_within_itself_ends(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"manifests": 5}', "[" * 100_000])
-def test_an_index_that_is_no_index_is_refused(layout: Layout, content: str) -> None:
+def test_invalid_index_is_rejected(layout: Layout, content: str) -> None:
     (layout.root / "index.json").write_text(content)
     assert refused(layout.root) == "OciMalformed"
 
 
-def test_a_directory_that_is_no_layout_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_layout_is_rejected(tmp_path: Path) -> None:
     assert refused(tmp_path) == "OciMalformed"
 
 

@@ -129,7 +129,7 @@ def test_adding_the_missing_items_satisfies_and_none_is_redundant(asked: frozens
 
 
 @given(isas, isas)
-def test_a_match_is_a_subset_and_a_refusal_names_something(required: Isa, offered: Isa) -> None:
+def test_match_is_a_subset_and_mismatch_names_a_feature(required: Isa, offered: Isa) -> None:
     result = match(required, offered)
     if result.satisfied:
         assert required.needed <= offered.extensions

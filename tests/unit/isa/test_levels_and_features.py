@@ -91,7 +91,7 @@ def test_hidden_arm_features_are_outside_levels() -> None:
 
 
 @pytest.mark.parametrize("family", [X86, ARM], ids=["x86", "arm"])
-def test_no_two_names_joined_by_an_underscore_read_as_something_else(family: Family) -> None:
+def test_joined_extension_names_are_unambiguous(family: Family) -> None:
     level = next(iter(family.levels))
     names = sorted(set(family.features.values()) - family.levels[level])
     with_underscore = [name for name in names if "_" in name]

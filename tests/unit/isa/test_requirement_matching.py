@@ -124,7 +124,7 @@ def test_versions_must_be_compatible(required: str, offered: str, satisfied: boo
     assert compare(required, offered, source="node-label").satisfied is satisfied
 
 
-def test_a_version_of_something_not_asked_does_not_matter() -> None:
+def test_versions_of_unrequested_extensions_are_ignored() -> None:
     assert compare("rv64i", "rv64i_zba2p0", source="node-label").satisfied
 
 
@@ -139,7 +139,7 @@ def test_explicit_name_is_required(name: str) -> None:
     assert compare(f"rv64gc_{name}", K1).missing == (name,)
 
 
-def test_an_addition_to_a_profile_is_asked_by_name() -> None:
+def test_extensions_beyond_a_profile_are_required_by_name() -> None:
     # zvkn implies zvkt, optional in rva23u64 but required here by the addition.
     offered = "rva22u64_v_zvkb_zvkned_zvknhb"
     assert compare("rva22u64_v_zvkn", offered, source="node-label").missing == ("zvkn",)

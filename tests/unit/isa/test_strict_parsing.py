@@ -100,6 +100,6 @@ def test_a_near_miss_gets_a_suggestion() -> None:
     assert "avx512f" in refusal.value.hint
 
 
-def test_every_code_has_a_sentence() -> None:
+def test_error_codes_have_messages() -> None:
     assert {code for _, code in WRONG} <= CODES.keys()
     assert all(sentence.endswith(".") for sentence in CODES.values())

@@ -46,14 +46,14 @@ def test_expectations_hold_and_name_the_data_source(made: Experiment) -> None:
     assert made.charts[0].count("<polyline") == 4
 
 
-def test_a_blind_policy_in_cassinis_place_fails_the_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_without_zones_fails_the_cassini_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     monkeypatch.setattr(cassini, "_CASSINI", "default-kube")
     failed = [expectation.text for expectation in cassini.run(quiet).expectations if not expectation.held]
     assert len(failed) == 6
 
 
-def test_a_run_repeats_itself() -> None:
+def test_run_is_deterministic() -> None:
     def run() -> RunCounts:
         return TrainingRun("cassini", machines(12), jobs(2), seed=2).run()
 

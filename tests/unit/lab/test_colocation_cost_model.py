@@ -34,7 +34,7 @@ def whole(name: str, cpus: int, cards: int = 0):
     return (pod.requesting("nvidia.com/gpu", cards) if cards else pod).build()
 
 
-def test_a_pod_in_its_zone_runs_at_full_speed_where_nothing_is_stolen() -> None:
+def test_pod_in_one_zone_runs_at_full_speed_without_steal() -> None:
     pods = {"p": Running(4, {0: 4}, (0,))}
     assert speeds(pods, [4000, 4000], MODEL) == {"p": (1.0, 0.0)}
 
@@ -56,7 +56,7 @@ def test_a_pod_without_zones_runs_where_time_is_left() -> None:
     assert found["p"] == (pytest.approx(1 / (1 + 0.6 * 0.375)), 0.0)
 
 
-def test_the_worst_is_evicted_until_none_loses_too_much() -> None:
+def test_slowest_pod_is_evicted_until_losses_are_below_the_limit() -> None:
     # Zone 0: 8 CPUs on 4 lose 1 - 4/8 = 0.5 each, the first by name is evicted; then 4 on 4 lose nothing.
     pods = {"a": Running(4, {0: 4}, ()), "b": Running(4, {0: 4}, ()), "c": Running(3, {1: 3}, ())}
     assert evicted(pods, [4000, 4000], MODEL) == ["a"]
@@ -72,13 +72,13 @@ def test_simulated_kubelet_admits_by_its_own_state() -> None:
     assert kubelet.admit(whole("c", 2)) == AssignedResources((2, 0), ())
 
 
-def test_a_kubelet_that_does_not_pin_judges_cards_only() -> None:
+def test_kubelet_without_pinning_checks_gpus_only() -> None:
     kubelet = two_zones("single-numa-node", manager="none")
     assert kubelet.admit(whole("a", 6)) == AssignedResources((0, 0), ())
     assert kubelet.admit(whole("b", 6, 2)) == TOPOLOGY_AFFINITY_ERROR  # one GPU on each zone
 
 
-def test_the_load_repeats_and_only_lent_machines_have_it() -> None:
+def test_online_load_is_deterministic_and_limited_to_lent_machines() -> None:
     report = machines(2)[1]
     assert [colocated(machine) for machine in machines(2)] == [False, True]
     first = capacity_millis(report, 5, 7, CostModel())

@@ -39,7 +39,7 @@ def test_only_the_order_of_submission_makes_the_default_fail() -> None:
     assert every_order(policy("default-kube")) == (2, 0)
 
 
-def test_in_no_order_does_ihep_leave_a_pod_pending() -> None:
+def test_ihep_places_all_pods_in_any_order() -> None:
     assert every_order(policy("ihep")) == (0, 0)
     assert every_order(policy("split-clusters")) == (6, 6)
 
@@ -53,7 +53,7 @@ def test_experiment_2_fits_every_pod_on_a_card_with_its_memory() -> None:
     assert mixed_cards(policy_of("resource-fit", "gpu-fit", product)) == (1, 0, 1, 0)
 
 
-def test_the_scores_of_experiment_2_are_the_worked_ones() -> None:
+def test_experiment_2_has_the_calculated_scores() -> None:
     # 47 cores and 191 GiB free. test1 on node0: S_card .93375, S_sim (1/4 + 15/32 + 2500/5120 + 4/47 + 8/191) / 5 =
     # .26680 -> 60.03; on node1 .78519 and .45821 -> 62.17. test3 after test1 and test2 took cards: 3 left on each node.
     scores = [tuple(score and round(score, 2) for score in pair) for pair in card_scores(policy("ihep"))]

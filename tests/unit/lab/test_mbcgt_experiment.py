@@ -35,7 +35,7 @@ def test_orders_are_shuffles_by_the_published_generator() -> None:
     assert sorted(pod.name for pod in pods(3, 101)) == names
 
 
-def test_the_game_beats_both_rivals_in_every_group(made: Experiment) -> None:
+def test_nash_gain_exceeds_both_baselines_in_every_group(made: Experiment) -> None:
     for group in (1, 2, 3):
         game, dynamic, default = (value(made, p, f"group {group}", DEGREE) for p in ("mbcgt", "dynamic", "default"))
         assert game > dynamic > default
@@ -50,7 +50,7 @@ def test_published_gains_are_next_to_ours(made: Experiment) -> None:
     assert made.reconstruction
 
 
-def test_the_rivals_ratio_follows_from_the_two_gains(made: Experiment) -> None:
+def test_baseline_ratio_follows_from_both_gains(made: Experiment) -> None:
     # 1.0815 / 1.0741 = 1.0069, 1.0840 / 1.0822 = 1.0017, 1.0631 / 1.0588 = 1.0041
     published = [row.published for row in made.rows if row.policy == "dynamic" and row.published is not None]
     assert published == pytest.approx([0.69, 0.17, 0.41], abs=0.005)

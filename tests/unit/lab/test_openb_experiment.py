@@ -83,7 +83,7 @@ def test_each_load_is_compared_with_the_best_rival_of_the_same_tie_rule() -> Non
                 assert line.held == (below <= (below_full if load < 100 else above_full))
 
 
-def test_a_policy_that_misses_its_rival_fails_the_expectation() -> None:
+def test_policy_below_its_baseline_fails_the_expectation() -> None:
     case, metric = "small, ties by name", "GPUs below the best rival at 80 % (points)"
     spread = msgspec.structs.replace(BUILTIN["spread"], name="hetsched")
     study = Study(

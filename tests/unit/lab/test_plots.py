@@ -33,7 +33,7 @@ def test_chart_has_its_title() -> None:
     assert title_of(bar_chart("a < b", [("a", 1.0)], y_label="")) == "a &lt; b"
 
 
-def test_a_gap_cuts_the_line() -> None:
+def test_missing_value_interrupts_the_line() -> None:
     svg = line_chart("t", [PlotLine("a", ((0, 1.0), (1, None), (2, 3.0)))], x_label="", y_label="")
     assert svg.count("<polyline") == 2
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_its_place_is_there_once_and_its_test_exists(bug: Bug) -> None:
+def test_planted_line_is_unique_and_its_test_exists(bug: Bug) -> None:
     source = (ROOT / bug.file).read_text()
     compile(seeded(source, bug), bug.file, "exec")
     file, _, name = bug.test.partition("::")

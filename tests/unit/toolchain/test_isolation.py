@@ -38,7 +38,7 @@ def test_runs_of_a_checkout_share_bytecode_where_the_user_wants_none_in_the_sour
     assert "PYTHONPYCACHEPREFIX" not in isolated({}, home)
 
 
-def test_a_server_that_ran_before_changes_no_test(tmp_path: Path) -> None:
+def test_files_of_an_earlier_server_do_not_affect_tests(tmp_path: Path) -> None:
     """A standalone server leaves collected files, whose manifest gives every static file another name."""
     static = tmp_path / ".local/state/hetsched/static"
     static.mkdir(parents=True)

@@ -37,7 +37,7 @@ def test_package_without_an_answer_is_unchecked(said: str) -> None:
     assert sentence.startswith("NOT CHECKED")
 
 
-def test_the_bill_names_every_pin_with_its_hashes() -> None:
+def test_sbom_lists_every_pin_with_its_hashes() -> None:
     hashes = " \\\n".join(f"    --hash=sha256:{letter * 64}" for letter in "ab")
     lock = f"alpha==1.0 ; python_version > '3' \\\n{hashes}\nbeta==2\n"
 

@@ -256,7 +256,7 @@ def test_calls_are_counted_by_outcome_and_figures_need_no_certificate(tls_server
 
 
 @pytest.mark.django_db
-def test_it_is_ready_while_the_database_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extender_is_ready_while_the_database_responds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probes._database_answers()
 
     def fails() -> None:

@@ -82,7 +82,7 @@ def test_best_score_is_for_the_node_of_our_own_cycle_only(extender: Extender, ap
     assert all(0 <= score <= 10 for score in scores.values())
 
 
-def test_the_same_binding_again_is_the_same_binding(extender: Extender, api: ApiServer) -> None:
+def test_repeated_binding_is_idempotent(extender: Extender, api: ApiServer) -> None:
     pod = offered(api, "p")
     api.refuses = ApiFailure(0, "Unreachable", "no answer")
     assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"

@@ -83,7 +83,7 @@ def ask(live: Cluster, extender: Extender) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(CALLS, st.sampled_from(["filter", "prioritize", "preempt", "bind"]))
-def test_no_call_fails_or_books(ask: Any, call: Any, verb: str) -> None:
+def test_malformed_calls_neither_fail_nor_assume_pods(ask: Any, call: Any, verb: str) -> None:
     answers: list[Any] = []
     assert code_of(lambda: answers.append(ask(verb, call))) != "ExtenderFailed"
     assert "ExtenderFailed" not in json.dumps(answers)

@@ -103,7 +103,7 @@ def test_strictly_reserved_cpus_are_not_shared_either() -> None:
     assert cpus(planned({"a": None}, strict, side=False)) == {"a/main": "1-7,9-15"}
 
 
-def test_offline_cpus_are_nobodys() -> None:
+def test_offline_cpus_belong_to_no_pod() -> None:
     machine = MachineCpus(parse_cpuset("0-2"), zones=ZONES)
     found = planned({"a": granted("exclusive", main="2-3"), "b": granted("exclusive", main="7")}, machine)
     assert (cpus(found)["a/main"], found.containers["a/main"].why) == ("2", "CPUs 3 are offline")

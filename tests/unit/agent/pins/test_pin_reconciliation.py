@@ -327,7 +327,7 @@ def test_lost_runtime_is_reported_and_found_again(runtime: FakeRuntime, agent: A
 
 @pytest.mark.parametrize("method", ["ListPodSandbox", "ListContainers", "ContainerStatus", "UpdateContainerResources"])
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND])
-def test_no_failure_of_the_runtime_ends_it(
+def test_pinner_survives_runtime_failures(
     runtime: FakeRuntime, agent: Agent, method: str, code: grpc.StatusCode
 ) -> None:
     (a,), (other,) = runtime.pod("a", signed("a", main="2-5")), runtime.pod("other")
@@ -340,9 +340,7 @@ def test_no_failure_of_the_runtime_ends_it(
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED])
-def test_one_container_that_cannot_be_moved_holds_up_no_other(
-    runtime: FakeRuntime, agent: Agent, code: grpc.StatusCode
-) -> None:
+def test_unmovable_container_does_not_block_others(runtime: FakeRuntime, agent: Agent, code: grpc.StatusCode) -> None:
     (a,), (b,) = runtime.pod("a", signed("a", main="2-5")), runtime.pod("b", signed("b", main="6-7"))
     (other,) = runtime.pod("other")
     runtime.fail = {f"UpdateContainerResources {b}": code}

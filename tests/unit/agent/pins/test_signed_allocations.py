@@ -36,7 +36,7 @@ def codes(grants: Grants) -> list[str]:
     return [problem.code for problem in grants.problems]
 
 
-def test_a_signed_one_counts(grants: Grants) -> None:
+def test_signed_grant_is_accepted(grants: Grants) -> None:
     grants.process_annotation("u1", text())
     assert (cpus(grants), codes(grants)) == ("2-3", [])
 
