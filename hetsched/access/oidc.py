@@ -147,7 +147,7 @@ def provider() -> _Provider:
 def start_sign_in(request: HttpRequest) -> HttpResponse:
     """Redirect the browser to the provider."""
     wanted = request.GET.get("next", "")
-    ours = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
+    is_own_url = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     try:
         response: HttpResponse = provider().authorize_redirect(request, _callback(request))
     except (SignInRefused, RequestException, RuntimeError, ValueError) as error:
@@ -155,7 +155,7 @@ def start_sign_in(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied(
             _("The sign-in service returned an invalid response. Try again in a few minutes.")
         ) from None
-    request.session[_NEXT] = wanted if ours else ""
+    request.session[_NEXT] = wanted if is_own_url else ""
     return response
 
 
@@ -193,7 +193,7 @@ def _claims(request: HttpRequest) -> dict[str, Any]:
 
     Raises: SignInRefused, and the errors of the library for an invalid response.
     """
-    asked, issuer = provider(), settings.HETSCHED_OIDC_ISSUER
+    client, issuer = provider(), settings.HETSCHED_OIDC_ISSUER
     if request.GET.get("iss", issuer) != issuer:
         raise SignInRefused("the response comes from another provider")
     must = {
@@ -202,12 +202,12 @@ def _claims(request: HttpRequest) -> dict[str, Any]:
         "sub": {"essential": True},
         "exp": {"essential": True},
     }
-    token = asked.authorize_access_token(request, claims_options=must, leeway=30)
+    token = client.authorize_access_token(request, claims_options=must, leeway=30)
     claims = dict(token.get("userinfo") or {})
     if not claims.get("sub"):
         raise SignInRefused("the response contains no ID token")
-    if settings.HETSCHED_OIDC_GROUPS_CLAIM not in claims and "userinfo_endpoint" in asked.load_server_metadata():
-        more = dict(asked.userinfo(token=token))
+    if settings.HETSCHED_OIDC_GROUPS_CLAIM not in claims and "userinfo_endpoint" in client.load_server_metadata():
+        more = dict(client.userinfo(token=token))
         if more.get("sub") != claims["sub"]:
             raise SignInRefused("the user info belongs to another subject")
         claims = more | claims

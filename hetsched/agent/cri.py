@@ -77,11 +77,11 @@ class Runtime:
 
     def version(self) -> str:
         """Return the runtime's name and version."""
-        said = self._channel.call("Version", cri_pb2.VersionRequest(version="v1"), cri_pb2.VersionResponse)
-        return f"{said.runtime_name} {said.runtime_version}"
+        response = self._channel.call("Version", cri_pb2.VersionRequest(version="v1"), cri_pb2.VersionResponse)
+        return f"{response.runtime_name} {response.runtime_version}"
 
     def sandboxes(self) -> tuple[Sandbox, ...]:
-        said = self._channel.call("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), cri_pb2.ListPodSandboxResponse)
+        response = self._channel.call("ListPodSandbox", cri_pb2.ListPodSandboxRequest(), cri_pb2.ListPodSandboxResponse)
         return tuple(
             Sandbox(
                 item.id,
@@ -92,12 +92,12 @@ class Runtime:
                 item.created_at,
                 dict(item.annotations),
             )
-            for item in said.items
+            for item in response.items
         )
 
     def containers(self) -> tuple[CriContainer, ...]:
         """Return the running and created containers; exited containers do not use CPUs."""
-        said = self._channel.call("ListContainers", cri_pb2.ListContainersRequest(), cri_pb2.ListContainersResponse)
+        response = self._channel.call("ListContainers", cri_pb2.ListContainersRequest(), cri_pb2.ListContainersResponse)
         alive = {cri_pb2.CONTAINER_CREATED, cri_pb2.CONTAINER_RUNNING}
         return tuple(
             CriContainer(
@@ -107,17 +107,17 @@ class Runtime:
                 container.state == cri_pb2.CONTAINER_RUNNING,
                 container.created_at,
             )
-            for container in said.containers
+            for container in response.containers
             if container.state in alive and _CONTAINER_ID.fullmatch(container.id)
         )
 
     def status(self, container_id: str) -> ContainerStatus:
         """Return the runtime's status of a container."""
         request = cri_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
-        said = self._channel.call("ContainerStatus", request, cri_pb2.ContainerStatusResponse)
-        cpus, pid = _verbose(said.info.get("info", ""))
-        if said.status.HasField("resources"):
-            cpus = said.status.resources.linux.cpuset_cpus
+        response = self._channel.call("ContainerStatus", request, cri_pb2.ContainerStatusResponse)
+        cpus, pid = _verbose(response.info.get("info", ""))
+        if response.status.HasField("resources"):
+            cpus = response.status.resources.linux.cpuset_cpus
         return ContainerStatus(cpus, pid)
 
     def set_cpus(self, container_id: str, cpus: str) -> None:

@@ -93,11 +93,11 @@ def note(text: str) -> None:
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table with plain rules; columns in `right` are right-aligned."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    new_table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         number = column in right
-        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
-    return made
+        new_table.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    return new_table
 
 
 def duration(seconds: float) -> str:

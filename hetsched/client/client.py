@@ -181,8 +181,8 @@ class Client(Transport):
     ) -> Hold:
         """Reserve capacity for all pods of a manifest or for none; a submission can then use the hold."""
         body = _filled(manifest=manifest, cluster=cluster, policy=policy, seconds=seconds, note=note)
-        made = self.post("holds/", body, key=key or str(uuid.uuid4())).json()
-        return self.held(made["id"])
+        created = self.post("holds/", body, key=key or str(uuid.uuid4())).json()
+        return self.held(created["id"])
 
     def held(self, hold_id: str) -> Hold:
         """Return a hold with its reserved capacity by node."""

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 make = APIRequestFactory(enforce_csrf_checks=True)
 
 
-class Door(APIView):
+class ReadView(APIView):
     actions = {"GET": Action.VIEW, "POST": Action.SUBMIT}
 
     def get(self, request: Any) -> Response:
@@ -24,11 +24,11 @@ class Door(APIView):
     post = put = get
 
 
-class Undeclared(Door):
+class UndeclaredView(ReadView):
     actions = {}
 
 
-def status(request: Any, view: type[APIView] = Door) -> int:
+def status(request: Any, view: type[APIView] = ReadView) -> int:
     return int(view.as_view()(request).status_code)
 
 
@@ -37,7 +37,7 @@ def bearer(role: str) -> dict[str, str]:
 
 
 def test_anonymous_request_returns_401() -> None:
-    answer = Door.as_view()(make.get("/"))
+    answer = ReadView.as_view()(make.get("/"))
     assert answer.status_code == 401
     assert answer["WWW-Authenticate"].startswith("Bearer")
 
@@ -54,12 +54,12 @@ def test_submitter_posts_without_csrf() -> None:
 def test_undeclared_view_is_closed_even_to_superusers(person: Any) -> None:
     request = make.get("/")
     force_authenticate(request, person("root", superuser=True))
-    assert status(request, Undeclared) == 403
+    assert status(request, UndeclaredView) == 403
 
 
 @pytest.mark.parametrize("header", ["Bearer", "Bearer x", "Bearer hs_" + "0" * 64, "Bearer \xff\xfe", "bearer a b"])
 def test_bad_tokens_get_one_answer(header: str) -> None:
-    answer = Door.as_view()(make.get("/", HTTP_AUTHORIZATION=header))
+    answer = ReadView.as_view()(make.get("/", HTTP_AUTHORIZATION=header))
     assert answer.status_code == 401
     assert b"The token is not valid." in answer.content
 

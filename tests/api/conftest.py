@@ -37,7 +37,7 @@ spec:
 
 
 @pytest.fixture(autouse=True)
-def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
+def local_messages(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
     """Keep live messages in this process, and record wake-ups instead of sending them."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

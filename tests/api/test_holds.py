@@ -189,7 +189,7 @@ def test_repeated_key_creates_one_hold(operator: Api, cluster: Cluster) -> None:
     assert check_invariants() == []
 
 
-def test_sweep_ends_an_expired_hold(operator: Api, cluster: Cluster, quiet_surroundings: Any) -> None:
+def test_sweep_ends_an_expired_hold(operator: Api, cluster: Cluster, local_messages: Any) -> None:
     hold = held(operator, seconds=60)
     Hold.objects.update(expires_at=Now() - timedelta(seconds=1))
     refused = submitted(operator, status=409, hold=hold["id"])

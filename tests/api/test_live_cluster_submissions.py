@@ -30,11 +30,11 @@ def submit(operator: Api, manifest: str = POD, address: str = "workloads/", **mo
 
 
 def test_object_names_derive_from_the_key(
-    operator: Api, quiet_surroundings: Any, django_capture_on_commit_callbacks: Any
+    operator: Api, local_messages: Any, django_capture_on_commit_callbacks: Any
 ) -> None:
     with django_capture_on_commit_callbacks(execute=True):
         accepted = submit(operator, status=202, idempotency_key="build-7").json()
-    assert (dispatch.CREATE, [Workload.objects.get().cluster_id]) in quiet_surroundings
+    assert (dispatch.CREATE, [Workload.objects.get().cluster_id]) in local_messages
     assert not Pod.objects.exists()  # the watch adds them
     (submitted_object,) = SubmittedObject.objects.all()
     meta = submitted_object.wanted.document["metadata"]

@@ -30,12 +30,12 @@ def ask(admin: Api, status: int = 202, **more: Any) -> Any:
 
 
 def test_preview_is_requested_run_and_read(
-    admin: Api, quiet_surroundings: list[tuple[str, list[int]]], django_capture_on_commit_callbacks: Any
+    admin: Api, local_messages: list[tuple[str, list[int]]], django_capture_on_commit_callbacks: Any
 ) -> None:
     with django_capture_on_commit_callbacks(execute=True):
         asked = ask(admin, last=500)
     number = asked.json()["id"]
-    assert (dispatch.REPLAY, [number]) in quiet_surroundings
+    assert (dispatch.REPLAY, [number]) in local_messages
     assert asked["Location"] == f"/api/v1/policies/hetsched/preview/{number}/"
     assert (asked.json()["state"], asked.json()["last"], asked.json()["result"]) == ("waiting", 500, None)
     assert replay.run(number)

@@ -71,7 +71,7 @@ def texts_of_the_database() -> dict[str, str]:
 
 def test_no_secret_is_found_outside_its_store(
     api: Callable[..., Api], person: Callable[..., User], cluster: Any, settings: Any, written: io.StringIO,
-    monkeypatch: pytest.MonkeyPatch, quiet_surroundings: list[tuple[str, list[int]]],
+    monkeypatch: pytest.MonkeyPatch, local_messages: list[tuple[str, list[int]]],
 ) -> None:  # fmt: skip
     settings.SECRET_KEY_GIVEN, settings.SECRET_KEY = True, CANARY["secret key"]
     settings.HETSCHED_METRICS_TOKEN = CANARY["metrics token"]
@@ -130,7 +130,7 @@ def test_no_secret_is_found_outside_its_store(
         "logs": written.getvalue(),
         "answers": b"\n".join(answers).decode(errors="replace"),
         "sockets": "\n".join(str(event.data) for event in OutboxEvent.objects.all()),
-        "broker": str(quiet_surroundings),
+        "broker": str(local_messages),
         **texts_of_the_database(),
     }
     assert "cannot reach" in places["logs"]  # the traceback was written

@@ -184,7 +184,7 @@ def test_deliveries_are_filtered(submitter: Api, made: Any) -> None:
 
 
 def test_failed_delivery_is_sent_again_once(
-    submitter: Api, made: Any, quiet_surroundings: Any, django_capture_on_commit_callbacks: Any
+    submitter: Api, made: Any, local_messages: Any, django_capture_on_commit_callbacks: Any
 ) -> None:
     delivery = delivery_of(submitter, made)["id"]
     address = f"deliveries/{delivery}/redeliver/"
@@ -196,7 +196,7 @@ def test_failed_delivery_is_sent_again_once(
     with django_capture_on_commit_callbacks(execute=True):
         again = submitter("POST", address, {"reason": "mended"}, status=202).json()
     assert (again["id"], again["state"], again["attempts"]) == (delivery, "due", 0)
-    assert ("workers.callback.run", ["ci.example"]) in quiet_surroundings
+    assert ("workers.callback.run", ["ci.example"]) in local_messages
     assert AuditEntry.objects.get(action="delivery.again").reason == "mended"
 
 

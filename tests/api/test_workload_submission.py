@@ -20,7 +20,7 @@ PLAIN = {
 OPENB = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nopenb-pod-0,1000,2048,1,500,\n"
 
 
-def test_bare_manifest_is_accepted(operator: Api, cluster: Any, quiet_surroundings: Any) -> None:
+def test_bare_manifest_is_accepted(operator: Api, cluster: Any, local_messages: Any) -> None:
     answer = operator("POST", "workloads/", POD, kind="application/yaml", status=202)
     document = answer.json()
     assert document == {
@@ -32,10 +32,10 @@ def test_bare_manifest_is_accepted(operator: Api, cluster: Any, quiet_surroundin
 
 
 @pytest.mark.django_db(transaction=True)
-def test_scheduler_wake_up_is_sent_once(operator: Api, cluster: Any, quiet_surroundings: list[Any]) -> None:
-    quiet_surroundings.clear()
+def test_scheduler_wake_up_is_sent_once(operator: Api, cluster: Any, local_messages: list[Any]) -> None:
+    local_messages.clear()
     operator("POST", "workloads/", POD, kind="application/yaml", status=202)
-    assert quiet_surroundings == [("workers.schedule.run", [cluster.pk])]
+    assert local_messages == [("workers.schedule.run", [cluster.pk])]
 
 
 @pytest.mark.parametrize(

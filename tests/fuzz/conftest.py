@@ -9,10 +9,10 @@ from tests.api.conftest import (  # noqa: F401 - fixtures
     api,
     cluster,
     decided,
+    local_messages,
     operator,
     person,
     policies,
-    quiet_surroundings,
 )
 
 

@@ -46,10 +46,10 @@ def kill_api_server(plane: ControlPlane) -> None:
 
 
 @contextmanager
-def replies(api: Api, *, to: str, say: Any) -> Iterator[list[float]]:
-    """Replace responses to calls whose path ends with `to` by the result of `say`; yield the times of the calls.
+def replies(api: Api, *, to: str, respond: Any) -> Iterator[list[float]]:
+    """Replace responses to calls whose path ends with `to` by the result of `respond`; yield the times of the calls.
 
-    `say` is called with a function that makes the real call. Dry runs are not changed.
+    `respond` is called with a function that makes the real call. Dry runs are not changed.
     """
     real, calls = api.send, []
 
@@ -57,7 +57,7 @@ def replies(api: Api, *, to: str, say: Any) -> Iterator[list[float]]:
         if not path.endswith(to) or "dryRun" in (more.get("query") or {}):
             return real(method, path, *arguments, **more)
         calls.append(time.monotonic())
-        answer: bytes = say(len(calls), lambda: real(method, path, *arguments, **more))
+        answer: bytes = respond(len(calls), lambda: real(method, path, *arguments, **more))
         return answer
 
     api.send = send  # type: ignore[method-assign]

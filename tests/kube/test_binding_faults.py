@@ -60,22 +60,22 @@ def is_bound_as_placed(api: Api) -> bool:
 def test_busy_server_is_retried_and_the_pod_is_bound_once(
     api: Api, cluster: Cluster, placed: Informer, status: int
 ) -> None:
-    def say(call: int, real: Any) -> Any:
+    def respond(call: int, real: Any) -> Any:
         if call < 3:
             raise refusal(status, retry_after=1.0)
         return real()
 
-    with replies(api, to="/p/binding", say=say) as calls:
+    with replies(api, to="/p/binding", respond=respond) as calls:
         assert binding_cycle.run(cluster.pk) == 1
     assert len(calls) == 3
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
 
 
 def test_busy_server_leaves_the_pod_with_its_reservation(api: Api, cluster: Cluster, placed: Informer) -> None:
-    def say(_: int, __: Any) -> Any:
+    def respond(_: int, __: Any) -> Any:
         raise refusal(503)
 
-    with replies(api, to="/p/binding", say=say) as calls:
+    with replies(api, to="/p/binding", respond=respond) as calls:
         assert binding_cycle.run(cluster.pk) == 0
     assert (len(calls), states(), held()) == (4, {"p": "binding"}, 1)
     assert binding_cycle.run(cluster.pk) == 0  # another worker may still be binding it
@@ -90,11 +90,11 @@ def test_rejection_keeps_the_reservation_while_an_earlier_attempt_is_in_flight(
 ) -> None:
     late: list[Any] = []
 
-    def say(call: int, real: Any) -> Any:
+    def respond(call: int, real: Any) -> Any:
         late.append(real)
         raise refusal(504 if call == 1 else 422)
 
-    with replies(api, to="/p/binding", say=say) as calls:
+    with replies(api, to="/p/binding", respond=respond) as calls:
         assert binding_cycle.run(cluster.pk) == 0
         assert (len(calls), states(), held()) == (2, {"p": "binding"}, 1)
         expire_attempts()
@@ -108,10 +108,10 @@ def test_rejection_keeps_the_reservation_while_an_earlier_attempt_is_in_flight(
 
 
 def test_rejection_releases_after_all_attempts_ended(api: Api, cluster: Cluster, placed: Informer) -> None:
-    def say(call: int, _: Any) -> Any:
+    def respond(call: int, _: Any) -> Any:
         raise refusal(504 if call == 1 else 422)
 
-    with replies(api, to="/p/binding", say=say):
+    with replies(api, to="/p/binding", respond=respond):
         assert binding_cycle.run(cluster.pk) == 0
         expire_attempts()
         Pod.objects.update(decided_at=timezone.now() - binding_cycle.UNKNOWN_FOR)
@@ -123,14 +123,14 @@ def test_unstarted_binding_is_left_to_other_processes(
     api: Api, cluster: Cluster, placed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding_cycle, "WRITE_WITHIN", timedelta(0))
-    with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
+    with replies(api, to="/p/binding", respond=lambda _, real: real()) as calls:
         assert binding_cycle.run(cluster.pk) == 0
     assert (calls, states(), held()) == ([], {"p": "binding"}, 1)
 
 
 def test_no_pod_is_bound_while_the_cluster_is_out_of_sync(api: Api, cluster: Cluster, placed: Informer) -> None:
     Sync.objects.update(synced_at=None)  # another installation may hold the Lease
-    with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
+    with replies(api, to="/p/binding", respond=lambda _, real: real()) as calls:
         assert binding_cycle.run(cluster.pk) == 0
         assert (calls, states()) == ([], {"p": "placed"})
         placed._write_sync()
@@ -141,7 +141,7 @@ def test_missing_uid_check_is_reported_and_nothing_is_bound(
     api: Api, cluster: Cluster, placed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
-    with replies(api, to="/p/binding", say=lambda _, real: real()) as calls:
+    with replies(api, to="/p/binding", respond=lambda _, real: real()) as calls:
         assert binding_cycle.run(cluster.pk) == 0
         expire_attempts()
         assert binding_cycle.run(cluster.pk) == 0
@@ -154,11 +154,11 @@ def test_missing_uid_check_is_reported_and_nothing_is_bound(
 
 
 def test_lost_response_is_read_back(api: Api, cluster: Cluster, placed: Informer) -> None:
-    def say(_: int, real: Any) -> Any:
+    def respond(_: int, real: Any) -> Any:
         real()
         raise refusal(0)
 
-    with replies(api, to="/p/binding", say=say):
+    with replies(api, to="/p/binding", respond=respond):
         assert binding_cycle.run(cluster.pk) == 1
     assert (states(), held(), is_bound_as_placed(api)) == ({"p": "bound"}, 1, True)
 
@@ -166,11 +166,11 @@ def test_lost_response_is_read_back(api: Api, cluster: Cluster, placed: Informer
 def test_late_binding_keeps_its_reservation(api: Api, cluster: Cluster, placed: Informer) -> None:
     late: list[Any] = []
 
-    def say(_: int, real: Any) -> Any:
+    def respond(_: int, real: Any) -> Any:
         late.append(real)
         raise refusal(0)
 
-    with replies(api, to="/p/binding", say=say):
+    with replies(api, to="/p/binding", respond=respond):
         assert binding_cycle.run(cluster.pk) == 0
     assert (states(), held()) == ({"p": "binding"}, 1)
     late[0]()
@@ -182,12 +182,12 @@ def test_late_binding_keeps_its_reservation(api: Api, cluster: Cluster, placed: 
 def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
     api: Api, cluster: Cluster, placed: Informer
 ) -> None:
-    def say(_: int, real: Any) -> Any:
+    def respond(_: int, real: Any) -> Any:
         api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
         make_pod(api, "p", cpu="2")
         return real()
 
-    with replies(api, to="/p/binding", say=say):
+    with replies(api, to="/p/binding", respond=respond):
         assert binding_cycle.run(cluster.pk) == 0
     assert "nodeName" not in pod_of(api, "p")["spec"]
     assert held() == 1  # until the watch reports that the old one is deleted

@@ -62,7 +62,7 @@ def refuse(_: int, __: Any) -> Any:
 
 
 def test_rejected_member_is_decided_again_and_the_gang_completes(api: Api, cluster: Cluster, placed: Informer) -> None:
-    with replies(api, to="/g-1/binding", say=refuse):
+    with replies(api, to="/g-1/binding", respond=refuse):
         assert binding_cycle.run(cluster.pk) == 2
     assert states() == {"g-0": "bound", "g-1": "pending", "g-2": "bound"}
     assert Pod.objects.get(name="g-1").message == "made by a test"
@@ -76,7 +76,7 @@ def test_rejected_member_is_decided_again_and_the_gang_completes(api: Api, clust
 
 
 def test_permanent_rejection_evicts_the_other_members(api: Api, cluster: Cluster, placed: Informer) -> None:
-    with replies(api, to="/g-1/binding", say=refuse):
+    with replies(api, to="/g-1/binding", respond=refuse):
         for _ in range(3):
             binding_cycle.run(cluster.pk)
             decide(placed)

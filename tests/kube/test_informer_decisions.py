@@ -59,13 +59,13 @@ def test_pods_are_bound_without_a_worker(api: Api, followed: Informer) -> None:
 def test_reservation_and_binding_state_precede_the_call(api: Api, followed: Informer) -> None:
     called, go_on = threading.Event(), threading.Event()
 
-    def say(_: int, call: Any) -> bytes:
+    def respond(_: int, call: Any) -> bytes:
         called.set()
         assert go_on.wait(30)
         answer: bytes = call()
         return answer
 
-    with replies(api, to="/binding", say=say):
+    with replies(api, to="/binding", respond=respond):
         make_pod(api, "held")
         eventually(followed, called.is_set)
         reservation = Reservation.objects.get(active=True)
@@ -81,12 +81,12 @@ def test_reservation_and_binding_state_precede_the_call(api: Api, followed: Info
 def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, followed: Informer) -> None:
     go_on = threading.Event()
 
-    def say(_: int, call: Any) -> bytes:
+    def respond(_: int, call: Any) -> bytes:
         answer: bytes = call()
         assert go_on.wait(60)
         return answer
 
-    with replies(api, to="/binding", say=say) as calls:
+    with replies(api, to="/binding", respond=respond) as calls:
         make_pod(api, "late")
         eventually(followed, lambda: states() == {"late": "bound"})
         go_on.set()
@@ -97,13 +97,13 @@ def test_late_binding_response_is_replaced_by_the_watch_confirmation(api: Api, f
 
 
 def test_rejected_binding_requeues_the_pod(api: Api, followed: Informer) -> None:
-    def say(count: int, call: Any) -> bytes:
+    def respond(count: int, call: Any) -> bytes:
         if count == 1:
             raise refusal(422)
         answer: bytes = call()
         return answer
 
-    with replies(api, to="/binding", say=say) as calls:
+    with replies(api, to="/binding", respond=respond) as calls:
         make_pod(api, "again")
         eventually(followed, lambda: states() == {"again": "bound"})
     assert len(calls) == 2
@@ -116,7 +116,7 @@ def test_standby_informer_decides_nothing(api: Api, cluster: Cluster, followed: 
         leading.release(live._lease)
     theirs = leading.take(cluster.pk, "another")
     assert theirs is not None
-    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+    with replies(api, to="/binding", respond=lambda _, call: call()) as calls:
         make_pod(api, "waits")
         eventually(followed, lambda: states() == {"waits": "pending"})
         for _ in range(20):
@@ -146,7 +146,7 @@ def test_unsent_binding_is_sent_by_a_worker(
     monkeypatch.setattr(
         live.bindings, "start", lambda lease, placed: None
     )  # it dies between the commit and the first call
-    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+    with replies(api, to="/binding", respond=lambda _, call: call()) as calls:
         make_pod(api, "left")
         eventually(followed, lambda: states() == {"left": "binding"})
         Pod.objects.update(decided_at=F("decided_at") - 2 * binding_cycle.CLAIM_AFTER - timedelta(seconds=1))
@@ -159,7 +159,7 @@ def test_unsent_binding_is_sent_by_a_worker(
 def test_watch_confirmation_of_a_requeued_pod_is_looked_up(
     api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def say(_: int, call: Any) -> bytes:
+    def respond(_: int, call: Any) -> bytes:
         # A worker whose binding was rejected released the placement, and nothing is decided for a while.
         monkeypatch.setattr(InformerHost, "_decide", lambda self: False)
         taken_back.wait(30)
@@ -167,7 +167,7 @@ def test_watch_confirmation_of_a_requeued_pod_is_looked_up(
         return answer
 
     taken_back = threading.Event()
-    with replies(api, to="/binding", say=say) as calls:
+    with replies(api, to="/binding", respond=respond) as calls:
         make_pod(api, "late")
         eventually(followed, lambda: len(calls) == 1)
         reject(cluster.pk, [Pod.objects.get().pk], reason="no")
@@ -184,7 +184,7 @@ def test_nothing_is_written_once_another_installation_may_hold_the_lease(
     api: Api, followed: Informer, live: InformerHost
 ) -> None:
     live._is_elected = lambda: False
-    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+    with replies(api, to="/binding", respond=lambda _, call: call()) as calls:
         make_pod(api, "decided")
         eventually(followed, lambda: states() == {"decided": "binding"} and not live.bindings.count)
     assert calls == []
@@ -194,12 +194,12 @@ def test_nothing_is_written_once_another_installation_may_hold_the_lease(
 def test_lost_lease_keeps_pending_writes_from_being_written(api: Api, followed: Informer, live: InformerHost) -> None:
     called, go_on = threading.Event(), threading.Event()
 
-    def say(_: int, call: Any) -> bytes:
+    def respond(_: int, call: Any) -> bytes:
         called.set()
         assert go_on.wait(30)
         raise refusal(503)
 
-    with replies(api, to="/binding", say=say) as calls:
+    with replies(api, to="/binding", respond=respond) as calls:
         make_pod(api, "held")
         eventually(followed, called.is_set)
         live._lease = None
@@ -213,7 +213,7 @@ def test_missing_uid_check_stops_decisions(
     api: Api, followed: Informer, live: InformerHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binding, "refuses_wrong_uids", lambda *_: False)
-    with replies(api, to="/binding", say=lambda _, call: call()) as calls:
+    with replies(api, to="/binding", respond=lambda _, call: call()) as calls:
         make_pod(api, "first")
         eventually(followed, lambda: Connection.objects.get().failure == binding.UNPROVEN)
         make_pod(api, "second")

@@ -373,14 +373,14 @@ def test_eviction_with_an_unknown_result_is_repeated(
     running(api, followed, "low", cpu="8")
     urgent(api, followed)
 
-    def say(call: int, real: Any) -> Any:
+    def respond(call: int, real: Any) -> Any:
         if call == 1:
             if status == 0:
                 real()  # the call succeeded; its response was lost
             raise refusal(status)
         return real()
 
-    with replies(api, to="/low/eviction", say=say):
+    with replies(api, to="/low/eviction", respond=respond):
         assert evict.run(cluster.pk) == 0
         assert evict.run(cluster.pk) == 0  # it backs off
         assert Nomination.objects.filter(active=True).exists()
@@ -419,7 +419,7 @@ def test_no_eviction_is_sent_while_the_cluster_is_out_of_sync(api: Api, cluster:
     running(api, followed, "a", "b")
     urgent(api, followed)
     Sync.objects.update(synced_at=None)  # another installation may hold the Lease
-    with replies(api, to="/eviction", say=lambda _, call: call()) as calls:
+    with replies(api, to="/eviction", respond=lambda _, call: call()) as calls:
         assert evict.run(cluster.pk) == 0
         assert (calls, Eviction.objects.get().attempts) == ([], 0)
         followed._write_sync()

@@ -134,7 +134,7 @@ def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture(autouse=True)
-def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def local_messages(settings: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Keep live messages in this process, and do not wake workers."""
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -21,7 +21,7 @@ from tests.situations import a_cluster
 
 
 @pytest.fixture(autouse=True)
-def quiet_surroundings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def local_messages(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     task = SimpleNamespace(apply_async=lambda **_: None)

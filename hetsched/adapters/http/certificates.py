@@ -62,7 +62,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
         key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
-    made = (
+    certificate = (
         _certificate_builder(name, name, key, _AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -70,8 +70,8 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
         .sign(key, hashes.SHA256())
     )
     _write(key_at, _private(key))
-    _write(at, _pem(made))
-    return made, key
+    _write(at, _pem(certificate))
+    return certificate, key
 
 
 def _pair(
@@ -85,7 +85,7 @@ def _pair(
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    made = (
+    certificate = (
         _certificate_builder(name, authority.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -95,7 +95,7 @@ def _pair(
     )
     folder.mkdir(mode=0o700, exist_ok=True)
     _write(folder / "tls.key", _private(key))
-    _write(folder / "tls.crt", _pem(made))
+    _write(folder / "tls.crt", _pem(certificate))
     _write(folder / "ca.crt", _pem(authority))
 
 
@@ -136,8 +136,8 @@ def _general(text: str) -> x509.GeneralName:
         ) from None
 
 
-def _pem(made: x509.Certificate) -> bytes:
-    return made.public_bytes(serialization.Encoding.PEM)
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

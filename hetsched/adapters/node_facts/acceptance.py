@@ -92,15 +92,15 @@ def accept(
     contains amounts that the node's agent reports. They are compared even if the API server's values are in use,
     because discovery may later publish them to the cluster.
     """
-    stood = {fact.id: fact for fact in quarantined}
-    rejected = [key for key, fact in stood.items() if fact.state == "rejected"]
+    previous = {fact.id: fact for fact in quarantined}
+    rejected = [key for key, fact in previous.items() if fact.state == "rejected"]
     recreated = known.uid != candidate.uid and bool(known.uid)
     scales = _Comparison(rejected, approved, float("inf") if first or recreated else growth, source, now)
     counted_cards, known_cards = _accept_cards(scales, known, candidate, recreated=recreated, trusted=trusted_cards)
     counted_numa, known_numa = _accept_zones(scales, known.numa, candidate.numa)
     counted_amounts, known_amounts = _accept_amounts(scales, known, candidate, stated or {})
     found = tuple(
-        _replace(fact, since=stood[key].since) if key in stood else fact for key, fact in scales.found.items()
+        _replace(fact, since=previous[key].since) if key in previous else fact for key, fact in scales.found.items()
     )
     return AcceptedFacts(
         _replace(candidate, gpus=counted_cards, numa=counted_numa, allocatable=counted_amounts),

@@ -35,14 +35,14 @@ def expand(root: FieldView, kind: str, reader: PodReader, taken: set[str]) -> It
     if len(taken) + count > MAX_PODS:
         spec.fail(Message("a file may create at most {n} pods", n=MAX_PODS), code="TooManyPods")
     pod = reader.template(template, name, namespace)
-    made = storage.templates_of(spec) if kind == "StatefulSet" else {}
+    claim_templates = storage.templates_of(spec) if kind == "StatefulSet" else {}
     for ordinal in range(first, first + count):
         own = f"{name}-{ordinal}"
         if f"{namespace}/{own}" in taken:
             own = f"{name}-{kind.lower()}-{ordinal}"
         shape = pod.shape
-        if made or shape.claims:
-            claims = storage.with_templates(storage.claims_of(template.view("spec"), own), made, own)
+        if claim_templates or shape.claims:
+            claims = storage.with_templates(storage.claims_of(template.view("spec"), own), claim_templates, own)
             shape = msgspec.structs.replace(shape, claims=claims)
         yield msgspec.structs.replace(pod, name=own, shape=shape, controller=f"{kind}/{name}")
 

@@ -150,13 +150,13 @@ def claim_uses(spec: FieldView, meta: FieldView, pod: str) -> tuple[ClaimUse, ..
 
 def device_uses(spec: FieldView, status: FieldView) -> tuple[DeviceUse, ...]:
     """Read the resource claims of a pod; the name of a claim created from a template is in the pod's status."""
-    made = {view.text("name"): view for view in status.views("resourceClaimStatuses")}
+    statuses = {view.text("name"): view for view in status.views("resourceClaimStatuses")}
     found = []
     for use in spec.views("resourceClaims"):
         name = use.text("name")
-        if name in made and "resourceClaimName" not in made[name]:
+        if name in statuses and "resourceClaimName" not in statuses[name]:
             continue  # the resource claim controller decided that the pod needs no claim here
-        found.append(DeviceUse(name, use.text("resourceClaimName") or created_claim(made.get(name))))
+        found.append(DeviceUse(name, use.text("resourceClaimName") or created_claim(statuses.get(name))))
     return tuple(found)
 
 

@@ -80,10 +80,10 @@ def stated_facts(
     return ()
 
 
-def _stated(image: str, said: object) -> ImageFacts:
-    if isinstance(said, str) and 0 < len(said) <= 1000:
-        return ImageFacts(image, unknown=as_message(said))
-    if not isinstance(said, list) or len(said) > MOST_PLATFORMS or not all(isinstance(item, str) for item in said):
+def _stated(image: str, value: object) -> ImageFacts:
+    if isinstance(value, str) and 0 < len(value) <= 1000:
+        return ImageFacts(image, unknown=as_message(value))
+    if not isinstance(value, list) or len(value) > MOST_PLATFORMS or not all(isinstance(item, str) for item in value):
         raise InputError(
             "ImagePlatformsInvalid",
             Message(
@@ -91,9 +91,9 @@ def _stated(image: str, said: object) -> ImageFacts:
                 image=repr(image[:80]),
             ),
         )
-    for platform in said:
+    for platform in value:
         normalise(platform)
-    return ImageFacts(image, tuple(said), unknown=Message("" if said else NO_PLATFORM))
+    return ImageFacts(image, tuple(value), unknown=Message("" if value else NO_PLATFORM))
 
 
 def _better(read: ImageFacts | None, stated: ImageFacts | None) -> ImageFacts | None:

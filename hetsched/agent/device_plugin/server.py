@@ -51,8 +51,8 @@ class PluginServer:
             self._serve()
             self._register()
         except (grpc.RpcError, OSError, RuntimeError) as error:
-            said = error.details() if isinstance(error, grpc.Call) else error
-            self.problem = f"the kubelet rejected the registration of {self.plugin.resource}: {said}"
+            detail = error.details() if isinstance(error, grpc.Call) else error
+            self.problem = f"the kubelet rejected the registration of {self.plugin.resource}: {detail}"
             self._shut_down()
             return False
         self.problem, self._kubelet = "", kubelet

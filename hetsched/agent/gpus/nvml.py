@@ -73,8 +73,10 @@ class NvmlClient:
             problems.append(MachineProblem("NvmlHangs", "NVML has not responded to the previous query yet", "nvml"))
             return None
         found: list[list[CardReading] | None] = []
-        said: list[MachineProblem] = []
-        self._asking = threading.Thread(target=lambda: found.append(self._ask(nvml, said)), daemon=True, name="nvml")
+        found_problems: list[MachineProblem] = []
+        self._asking = threading.Thread(
+            target=lambda: found.append(self._ask(nvml, found_problems)), daemon=True, name="nvml"
+        )
         self._asking.start()
         self._asking.join(self._patience_seconds)
         if self._asking.is_alive():
@@ -82,7 +84,7 @@ class NvmlClient:
                 MachineProblem("NvmlHangs", f"NVML has not responded for {self._patience_seconds:g} s", "nvml")
             )
             return None
-        problems += said
+        problems += found_problems
         return found[0] if found else None
 
     def _ask(self, nvml: Nvml, problems: list[MachineProblem]) -> list[CardReading] | None:
@@ -179,8 +181,8 @@ class _DeviceReader:
             return None
 
     def text(self, name: str) -> str | None:
-        said = self.ask(name)
-        return said.decode(errors="replace") if isinstance(said, bytes) else said
+        value = self.ask(name)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def of(self, handle: Handle) -> _DeviceReader:
         return _DeviceReader(self._nvml, handle)

@@ -87,8 +87,8 @@ def _ask(path: str) -> Compiler | None:
 @lru_cache(maxsize=64)
 def _probe_version(path: str, _inode: int, _changed: int) -> Compiler | None:
     """Run a compiler with `-v` and parse its output; the result is cached until the compiler's file changes."""
-    said = run([path, "-v"])
-    return read_compiler(said.output, path) if said and said.status == 0 else None
+    completed = run([path, "-v"])
+    return read_compiler(completed.output, path) if completed and completed.status == 0 else None
 
 
 def _parsed(text: str | None) -> Isa | None:

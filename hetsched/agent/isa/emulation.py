@@ -143,8 +143,8 @@ def _run_trial(machine: str, _interpreter: str, _entry: str) -> InterpreterTrial
 
 @lru_cache(maxsize=64)
 def _version(interpreter: str, _changed: int) -> str | None:
-    said = run([interpreter, "--version"])
-    found = _VERSION.search(said.output) if said else None
+    completed = run([interpreter, "--version"])
+    found = _VERSION.search(completed.output) if completed else None
     return found[1] if found else None
 
 

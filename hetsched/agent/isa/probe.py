@@ -250,8 +250,8 @@ def _loader(tree: Tree, family: str | None) -> list[Reading]:
 @lru_cache(maxsize=1)
 def _loader_levels() -> tuple[str, ...]:
     """Return the x86-64 levels that the loader lists as supported; cached, because the CPU does not change."""
-    said = run([_LOADER, "--help"])
-    return tuple(sorted(_LOADER_LEVEL.findall(said.output))) if said and said.status == 0 else ()
+    completed = run([_LOADER, "--help"])
+    return tuple(sorted(_LOADER_LEVEL.findall(completed.output))) if completed and completed.status == 0 else ()
 
 
 def _source(reading: Reading, chosen: Reading | None) -> IsaSource:

@@ -79,16 +79,16 @@ class PodResourcesClient:
 
     def pods(self) -> tuple[PodResources, ...]:
         """Return every pod that the kubelet runs, including pods without resources. Raises: PodResourcesFailure."""
-        said = self._call("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
+        response = self._call("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
         return tuple(
-            PodResources(item.namespace, item.name, _containers(item.containers)) for item in said.pod_resources
+            PodResources(item.namespace, item.name, _containers(item.containers)) for item in response.pod_resources
         )
 
     def allocatable(self) -> Allocatable:
         """Return all exclusively assignable resources, including assigned ones. Raises: PodResourcesFailure."""
         asked = messages.AllocatableResourcesRequest()
-        said = self._call("GetAllocatableResources", asked, messages.AllocatableResourcesResponse)
-        return Allocatable(_cpus(said.cpu_ids), _devices(said.devices), _memory(said.memory))
+        response = self._call("GetAllocatableResources", asked, messages.AllocatableResourcesResponse)
+        return Allocatable(_cpus(response.cpu_ids), _devices(response.devices), _memory(response.memory))
 
     def close(self) -> None:
         self._channel.close()

@@ -167,8 +167,8 @@ class _Server:
                 last = self._log.read_text(errors="replace").strip().splitlines()[-3:]
                 raise InputError(error.code, error.message, hint="; ".join(last)[:1000]) from None
             raise
-        said = [line.split() for line in self._log.read_text().splitlines()]
-        self.password = next(words[1] for words in said if words[:1] == ["password"])
+        lines = [line.split() for line in self._log.read_text().splitlines()]
+        self.password = next(words[1] for words in lines if words[:1] == ["password"])
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -164,7 +164,7 @@ class Sockets:
     """WebSocket clients of one topic, whose event loop runs in a separate thread."""
 
     def __init__(self, url: str, token: str, topic: str, count: int) -> None:
-        self._made = [_SocketClient(url, token, topic, whole=number < _WHOLE) for number in range(count)]
+        self._clients = [_SocketClient(url, token, topic, whole=number < _WHOLE) for number in range(count)]
         self._one = lambda: _SocketClient(url, token, topic, whole=True)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -172,10 +172,10 @@ class Sockets:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        for made in self._made:
+        for made in self._clients:
             self._start(made)
         until = time.monotonic() + _START_SECONDS
-        while any(made.revision < 0 for made in self._made):
+        while any(made.revision < 0 for made in self._clients):
             if time.monotonic() > until:
                 raise InputError("BenchmarkFailed", "some sockets received no response")
             time.sleep(0.1)
@@ -199,7 +199,7 @@ class Sockets:
 
     def received(self) -> Iterator[tuple[int, float]]:
         """Yield, for every socket, each revision that it received as an event, and the time of arrival."""
-        for made in self._made:
+        for made in self._clients:
             for before, revision, at in list(made.deltas):
                 for number in range(before + 1, revision + 1):
                     yield number, at
@@ -207,16 +207,16 @@ class Sockets:
     def rates(self) -> list[float]:
         """Return the average number of messages per second of each socket."""
         took = max(time.time() - self._began, 1e-9)
-        return [len(made.deltas) / took for made in self._made]
+        return [len(made.deltas) / took for made in self._clients]
 
     @property
     def gaps(self) -> int:
         """The number of gaps that the sockets detected; each was followed by a request for the snapshot."""
-        return sum(made.gaps for made in self._made)
+        return sum(made.gaps for made in self._clients)
 
     @property
     def compared(self) -> int:
-        return len(self._made)
+        return len(self._clients)
 
     def fresh_document(self) -> Any:
         """Return the document that a new socket gets."""
@@ -232,4 +232,4 @@ class Sockets:
 
     def behind(self, newest: int, fresh: Any) -> int:
         """Return the number of sockets without the newest revision, or with a different document."""
-        return sum(made.revision != newest or (made.whole and made.document != fresh) for made in self._made)
+        return sum(made.revision != newest or (made.whole and made.document != fresh) for made in self._clients)

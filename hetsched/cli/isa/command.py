@@ -59,12 +59,12 @@ def as_text(value: Any) -> str:
 
 
 def print_rows(rows: dict[str, str]) -> None:
-    made = table("", "")
-    made.show_header = False
+    grid = table("", "")
+    grid.show_header = False
     for name, value in rows.items():
         if value:
-            made.add_row(escape(name), escape(value))
-    console().print(made)
+            grid.add_row(escape(name), escape(value))
+    console().print(grid)
 
 
 _SHOWN_PROGRAMS = 20

@@ -68,35 +68,35 @@ def experiment(
 
         write_report(report, report_files(done))
     if output is OutputFormat.JSON:
-        print_json({"experiments": [_document(made) for made in done]})
+        print_json({"experiments": [_document(result) for result in done]})
     else:
-        for made in done:
-            _show(made)
-    raise typer.Exit(0 if all(made.held for made in done) else EXIT_EXPECTATION_FAILED)
+        for result in done:
+            _show(result)
+    raise typer.Exit(0 if all(result.held for result in done) else EXIT_EXPECTATION_FAILED)
 
 
 def _run(name: str, study: Any = None) -> Experiment:
     module: Any = import_module(f"hetsched.lab.experiments.{name}")
     with ProgressDisplay(f"experiment {name}") as track:
-        made: Experiment = module.run(track) if study is None else module.run(study, track)
-    return made
+        result: Experiment = module.run(track) if study is None else module.run(study, track)
+    return result
 
 
-def _document(made: Experiment) -> dict[str, Any]:
-    document: dict[str, Any] = to_plain(made)
+def _document(result: Experiment) -> dict[str, Any]:
+    document: dict[str, Any] = to_plain(result)
     del document["charts"]
     return document
 
 
-def _show(made: Experiment) -> None:
+def _show(result: Experiment) -> None:
     out = console()
-    kind = " [yellow](reconstruction)[/]" if made.reconstruction else ""
-    out.print(f"[bold]{escape(made.title)}[/]{kind}")
-    out.print(f"[dim]{escape(made.source)}[/]", soft_wrap=True)
-    out.print(_table(made.rows))
-    for expectation in made.expectations:
+    kind = " [yellow](reconstruction)[/]" if result.reconstruction else ""
+    out.print(f"[bold]{escape(result.title)}[/]{kind}")
+    out.print(f"[dim]{escape(result.source)}[/]", soft_wrap=True)
+    out.print(_table(result.rows))
+    for expectation in result.expectations:
         out.print(f"{'[green]held[/]  ' if expectation.held else '[bold red]FAILED[/]'} {escape(expectation.text)}")
-    for text in made.notes:
+    for text in result.notes:
         out.print(f"[dim]{escape(text)}[/]", soft_wrap=True)
     out.print()
 

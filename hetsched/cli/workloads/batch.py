@@ -138,11 +138,11 @@ def _wait_for_all(
 
 
 def _document(name: str, answer: ItemAnswer, ended: tuple[str, End] | None) -> dict[str, Any]:
-    said: dict[str, Any] = {"file": name, "status": answer.status}
+    document: dict[str, Any] = {"file": name, "status": answer.status}
     if answer.problem is not None:
-        return {**said, "problem": _problem(answer.problem)}
-    said |= {"id": answer.id, "state": ended[0] if ended else answer.state, "replayed": answer.replayed}
-    return {**said, **({"end": ended[1].value} if ended else {})}
+        return {**document, "problem": _problem(answer.problem)}
+    document |= {"id": answer.id, "state": ended[0] if ended else answer.state, "replayed": answer.replayed}
+    return {**document, **({"end": ended[1].value} if ended else {})}
 
 
 def _problem(problem: ItemProblem) -> dict[str, str]:

@@ -53,16 +53,16 @@ def create(
     seconds = parse_duration(lasting)
     with connect(server, token) as client:
         try:
-            made = client.hold(
+            created = client.hold(
                 read_manifest(filename), seconds=seconds, cluster=cluster, policy=policy, note=about,
                 key=check_key_option(idempotency_key),
             )  # fmt: skip
         except Refused as refused:
             show_fresh(client.stale_plan(refused), output)
             raise with_command_hints(refused) from None
-    _show(made, output)
-    if output is OutputFormat.TEXT and made.state == "held":
-        note(f"to use it: hetsched submit -f … --hold {made.id}")
+    _show(created, output)
+    if output is OutputFormat.TEXT and created.state == "held":
+        note(f"to use it: hetsched submit -f … --hold {created.id}")
 
 
 @app.command()

@@ -50,8 +50,8 @@ def add(
     body: dict[str, Any] = {"name": name, "url": url, "reason": reason, "cluster": cluster}
     body |= {"namespaces": namespace or [], "states": state or []}
     with connect(server, token) as client:
-        made = client.post("webhooks/", body).json()
-    _print_secret(made, f"{made['id']}: webhook {name} added", output)
+        created = client.post("webhooks/", body).json()
+    _print_secret(created, f"{created['id']}: webhook {name} added", output)
 
 
 @app.command("test")
@@ -63,12 +63,12 @@ def try_out(
 ) -> None:
     """Send a test event to a webhook."""
     with connect(server, token) as client:
-        made = client.send("POST", f"{_path(webhook)}test/").json()
+        created = client.send("POST", f"{_path(webhook)}test/").json()
     if output is OutputFormat.JSON:
-        print_json(made)
+        print_json(created)
     else:
         console().print(
-            Text(f"{made['id']}: test event queued; see hetsched get delivery {made['id']}"), soft_wrap=True
+            Text(f"{created['id']}: test event queued; see hetsched get delivery {created['id']}"), soft_wrap=True
         )
 
 
@@ -89,8 +89,8 @@ def rotate(
     """Replace the secret of a webhook, and print the new secret once."""
     body = {"reason": reason, "overlapSeconds": parse_duration(overlap)}
     with connect(server, token) as client:
-        made = client.post(f"{_path(webhook)}secret/", body).json()
-    _print_secret(made, f"{webhook}: secret rotated", output)
+        created = client.post(f"{_path(webhook)}secret/", body).json()
+    _print_secret(created, f"{webhook}: secret rotated", output)
 
 
 @app.command()
@@ -140,15 +140,15 @@ def redeliver(
             if delivery
             else _dead_deliveries(client, {name: value for name, value in query.items() if value})
         )
-        made = [client.redeliver(one, reason) for one in ids]
+        created = [client.redeliver(one, reason) for one in ids]
     if output is OutputFormat.JSON:
-        print_json({"items": [row.document for row in made]})
+        print_json({"items": [row.document for row in created]})
         return
-    if not made:
+    if not created:
         note("no failed deliveries found")
         return
     shown = table("id", "event", "workload", "state", "url")
-    for row in made:
+    for row in created:
         shown.add_row(row.id, row.event, row.workload or "-", row.state, Text(row.url))
     console().print(shown)
 
@@ -164,9 +164,9 @@ def _path(webhook: str) -> str:
     return f"webhooks/{quote(webhook, safe='')}/"
 
 
-def _print_secret(made: dict[str, Any], sentence: str, output: OutputFormat) -> None:
+def _print_secret(created: dict[str, Any], sentence: str, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
-        print_json(made)
+        print_json(created)
         return
-    console().print(Text(made["secret"]), soft_wrap=True)
+    console().print(Text(created["secret"]), soft_wrap=True)
     note(f"{sentence}; the secret is not shown again")

@@ -41,26 +41,26 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
     began = board.balance
     remaining = list(dict.fromkeys(units.all))
     rarity = rarity_of(board.state)
-    made: list[AppliedMove] = []
-    while board.balance < goal - _TRIFLE and len(made) < question.most_moves and board.tries < question.most_tries:
+    applied: list[AppliedMove] = []
+    while board.balance < goal - _TRIFLE and len(applied) < question.most_moves and board.tries < question.most_tries:
         best = _best_for_balance(board, remaining, rarity, question.most_tries)
         if best is None:
             break
         moved = board.move(best)
         assert moved is not None  # the search tried the same move on this board successfully
-        made.append(moved)
+        applied.append(moved)
         remaining.remove(best)
-    made = _without_needless(board, made, goal)
-    moves = [board.to_move(moved, _balance_message(board, moved)) for moved in made]
+    applied = _without_needless(board, applied, goal)
+    moves = [board.to_move(moved, _balance_message(board, moved)) for moved in applied]
     if board.balance >= goal - _TRIFLE:
         text = Message(
             "after {moves}, the balance rises from {was} to {now}",
-            moves=move_count(made), was=four_digits(began), now=four_digits(board.balance),
+            moves=move_count(applied), was=four_digits(began), now=four_digits(board.balance),
         )  # fmt: skip
         return SearchResult(AdviceVerdict.PLAN, text, moves, at_least=1)
     why = (
         Message("the maximum of {n} moves is reached", n=question.most_moves)
-        if len(made) >= question.most_moves
+        if len(applied) >= question.most_moves
         else Message(_NO_GAIN, value=f"{LEAST_GAIN:g}")
     )
     now, aim = four_digits(board.balance), f"{goal:g}"
@@ -68,11 +68,11 @@ def balance_nodes(board: Board, units: Units, question: Question) -> SearchResul
         "the balance remains at {value}, below the target {goal}: {detail}", value=now, goal=aim, detail=why
     )
     nearest = Nearest("", stays)
-    if not made:
+    if not applied:
         return SearchResult(AdviceVerdict.NONE, Message(NO_PLAN, detail=stays), [], nearest=nearest)
     text = Message(
         "after {moves}, the balance rises from {was} to {now}, below the target {goal}; {detail}",
-        moves=move_count(made), was=four_digits(began), now=now, goal=aim, detail=why,
+        moves=move_count(applied), was=four_digits(began), now=now, goal=aim, detail=why,
     )  # fmt: skip
     return SearchResult(AdviceVerdict.PARTLY, text, moves, nearest=nearest)
 
@@ -125,41 +125,41 @@ def _promising(board: Board, left: Sequence[Unit]) -> list[Unit]:
     return [unit for _, _, unit in sorted(gains, key=lambda item: item[:2])[:CANDIDATES]]
 
 
-def _without_needless(board: Board, made: list[AppliedMove], goal: float) -> list[AppliedMove]:
+def _without_needless(board: Board, applied: list[AppliedMove], goal: float) -> list[AppliedMove]:
     """Return the moves without those that the goal does not need; only the returned moves stay applied to the board."""
     if board.balance < goal - _TRIFLE:
-        return made
-    plan = [moved.unit for moved in made]
-    for unit in sorted(plan, key=lambda unit: _gain_of(made, unit)):
+        return applied
+    plan = [moved.unit for moved in applied]
+    for unit in sorted(plan, key=lambda unit: _gain_of(applied, unit)):
         fewer = [other for other in plan if other is not unit]
-        _undo_moves(board, made)
+        _undo_moves(board, applied)
         tried = _make(board, fewer)
         if tried is not None and board.balance >= goal - _TRIFLE:
-            plan, made = fewer, tried
+            plan, applied = fewer, tried
         else:
             _undo_moves(board, tried or [])
-            made = _make(board, plan) or []
-    return made
+            applied = _make(board, plan) or []
+    return applied
 
 
-def _gain_of(made: Sequence[AppliedMove], unit: Unit) -> float:
-    return next((moved.after - moved.before for moved in made if moved.unit is unit), 0.0)
+def _gain_of(applied: Sequence[AppliedMove], unit: Unit) -> float:
+    return next((moved.after - moved.before for moved in applied if moved.unit is unit), 0.0)
 
 
 def _make(board: Board, plan: Sequence[Unit]) -> list[AppliedMove] | None:
-    made: list[AppliedMove] = []
+    applied: list[AppliedMove] = []
     for unit in plan:
         moved = board.move(unit)
         if moved is None:
-            _undo_moves(board, made)
+            _undo_moves(board, applied)
             return None
         moved.unit = unit
-        made.append(moved)
-    return made
+        applied.append(moved)
+    return applied
 
 
-def _undo_moves(board: Board, made: Sequence[AppliedMove]) -> None:
-    for moved in reversed(made):
+def _undo_moves(board: Board, applied: Sequence[AppliedMove]) -> None:
+    for moved in reversed(applied):
         board.undo(moved)
 
 

@@ -145,18 +145,18 @@ class MoveSearch:
 
     def _emptied(self, row: int) -> list[Unit] | None:
         """Move pods off a row until the pod fits, then drop the moves that are not needed."""
-        made: list[AppliedMove] = []
+        applied: list[AppliedMove] = []
         try:
             for unit in sorted(self.on_row.get(row, ()), key=self._size, reverse=True):
                 moved = self._move(unit)
                 if moved is None:
                     continue
-                made.append(moved)
-                if self._fits() or len(made) >= 4 * self.most_moves:
+                applied.append(moved)
+                if self._fits() or len(applied) >= 4 * self.most_moves:
                     break
-            plan = [moved.unit for moved in made] if made and self._fits() else None
+            plan = [moved.unit for moved in applied] if applied and self._fits() else None
         finally:
-            self._undo_moves(made)
+            self._undo_moves(applied)
         last_try = self.board.tries + PRUNING_TRIES
         for unit in list(plan or ()):
             if self.board.tries >= last_try:
@@ -174,36 +174,36 @@ class MoveSearch:
         return share + sum(card.milli for card in unit[0].allocation.gpus) / 1000
 
     def _works(self, plan: Sequence[Unit]) -> bool:
-        made = self._made(plan)
+        applied = self._made(plan)
         try:
-            return made is not None and self._fits()
+            return applied is not None and self._fits()
         finally:
-            self._undo_moves(made or [])
+            self._undo_moves(applied or [])
 
     def _made(self, plan: Sequence[Unit]) -> list[AppliedMove] | None:
-        made: list[AppliedMove] = []
+        applied: list[AppliedMove] = []
         for unit in plan:
             moved = self._move(unit)
             if moved is None:
-                self._undo_moves(made)
+                self._undo_moves(applied)
                 return None
-            made.append(moved)
-        return made
+            applied.append(moved)
+        return applied
 
-    def _undo_moves(self, made: list[AppliedMove]) -> None:
-        for moved in reversed(made):
+    def _undo_moves(self, applied: list[AppliedMove]) -> None:
+        for moved in reversed(applied):
             self.board.undo(moved)
 
     def _cheapest(self, plans: list[list[Unit]]) -> list[Unit]:
         return min(plans, key=self._price)
 
     def _price(self, plan: list[Unit]) -> tuple[int, int, int, int, float]:
-        made = self._made(plan)
-        assert made is not None  # the search tried the same moves on this board successfully
+        applied = self._made(plan)
+        assert applied is not None  # the search tried the same moves on this board successfully
         try:
-            return self.board.price(made)
+            return self.board.price(applied)
         finally:
-            self._undo_moves(made)
+            self._undo_moves(applied)
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class MoveSearch:
 
     def _immovable(self, row: int) -> list[PlacedPod]:
         """Try to move each unit off a row; return the pods that cannot be moved. All moves are undone."""
-        made: list[AppliedMove] = []
+        applied: list[AppliedMove] = []
         stuck: list[PlacedPod] = []
         try:
             for unit in self.on_row.get(row, ()):
@@ -274,7 +274,7 @@ class MoveSearch:
                 if moved is None:
                     stuck += unit
                 else:
-                    made.append(moved)
+                    applied.append(moved)
         finally:
-            self._undo_moves(made)
+            self._undo_moves(applied)
         return stuck

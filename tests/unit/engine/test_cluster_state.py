@@ -109,7 +109,7 @@ class Life(RuleBasedStateMachine):
         assert self.state.digest() == digest
 
     @invariant()
-    def the_load_is_the_sum_of_the_bookings(self) -> None:
+    def load_equals_the_sum_of_assumed_pods(self) -> None:
         state, again = self.state, rebuilt(self.state)
         zones = ("zone_cpu_free", "zone_memory_free", "zone_cpus_free")
         for field in ("requested", "nonzero", "card_milli_free", "card_memory_free", *zones):

@@ -331,23 +331,23 @@ def _kubelet_refusals(admission: KubeletAdmission | None, nodes: Window) -> Iter
     rows, reasons = admission.reasons(nodes)
     # The errors without the memory manager show where memory is the only cause.
     _, others = admission.reasons(nodes, memory=False) if any(reasons) else (rows, reasons)
-    said: dict[Refusal, list[int]] = {}
+    rows_by_refusal: dict[Refusal, list[int]] = {}
     for row, reason, other in zip(rows.tolist(), reasons, others, strict=True):
         setup = admission.setup(nodes, row)
         if reason and not other:
-            said.setdefault(_short_of_memory(reason, setup.policy), []).append(row)
+            rows_by_refusal.setdefault(_short_of_memory(reason, setup.policy), []).append(row)
         elif reason == TOPOLOGY_AFFINITY_ERROR:
             scope = "pod" if setup.pod_scope else "container"
-            said.setdefault(_misaligned(setup.policy, scope), []).append(row)
+            rows_by_refusal.setdefault(_misaligned(setup.policy, scope), []).append(row)
         elif reason == SMT_ALIGNMENT_ERROR:
             threads = setup.kubelet.topology.cpus_per_core if setup.kubelet.topology is not None else 1
             if any(container.cpus % threads for container in admission.containers):
-                said.setdefault(_no_whole_core(threads), []).append(row)
+                rows_by_refusal.setdefault(_no_whole_core(threads), []).append(row)
             else:
-                said.setdefault(_FEW_CORES, []).append(row)
+                rows_by_refusal.setdefault(_FEW_CORES, []).append(row)
         elif reason:
-            said.setdefault(_few_cpus(reason), []).append(row)
-    for refusal, refused in said.items():
+            rows_by_refusal.setdefault(_few_cpus(reason), []).append(row)
+    for refusal, refused in rows_by_refusal.items():
         mask: Bools = np.zeros(nodes.n, np.bool_)
         mask[refused] = True
         yield refusal, mask
