@@ -47,7 +47,7 @@ def test_only_a_trusted_proxy_sets_the_client_address(header: tuple[bytes, bytes
     assert counted("192.0.2.7", header) == "192.0.2.7"
 
 
-def test_a_trusted_proxy_does() -> None:
+def test_trusted_proxy_sets_the_client_address() -> None:
     assert counted("10.0.0.1", (b"x-forwarded-for", b"203.0.113.5")) == "203.0.113.5"
 
 

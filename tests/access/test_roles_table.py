@@ -25,7 +25,7 @@ def test_table_is_complete() -> None:
     assert set(MAY) == set(Role)
 
 
-def test_no_role_reaches_admin() -> None:
+def test_no_role_has_the_admin_action() -> None:
     assert Action.ADMIN not in actions_of(list(Role))
 
 

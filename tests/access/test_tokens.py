@@ -49,7 +49,7 @@ def test_other_texts_are_no_token(wrong: str) -> None:
     assert resolve(wrong) is None
 
 
-def test_one_wrong_character() -> None:
+def test_token_with_one_wrong_character_is_rejected() -> None:
     _token, plaintext = create_token(role="viewer", name="ci")
     assert resolve(plaintext[:-1] + ("0" if plaintext[-1] != "0" else "1")) is None
 

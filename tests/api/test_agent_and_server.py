@@ -42,7 +42,7 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_machine_becomes_facts_and_its_changes_follow(serving: Callable[[Path], Agent], tmp_path: Path) -> None:
+def test_agent_reports_facts_and_changes(serving: Callable[[Path], Agent], tmp_path: Path) -> None:
     cpus = tmp_path / "sys/devices/system/cpu"
     for number in range(4):
         topology = cpus / f"cpu{number}" / "topology"

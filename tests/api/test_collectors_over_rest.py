@@ -54,7 +54,7 @@ def test_invalid_collectors_are_rejected_with_a_code(operator: Api, change: dict
     assert operator("PUT", AT, {**BODY, **change}, status=400).json()["code"] == code
 
 
-def test_the_kinds_describe_their_parameters(operator: Api) -> None:
+def test_collector_kinds_describe_their_parameters(operator: Api) -> None:
     kinds = {kind["name"]: kind for kind in operator.get("collectors/")["items"]}
     assert {"http-json", "prometheus-facts", "prometheus-load"} <= kinds.keys()
     assert kinds["prometheus-load"]["params"]["properties"]["window_seconds"]["minimum"] == 2

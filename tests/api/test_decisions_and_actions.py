@@ -127,12 +127,12 @@ def test_a_priority_is_changed_by_operators(operator: Api, api: Any, cluster: An
     assert Pod.objects.get().priority == 9
 
 
-def test_a_submitter_cancels(api: Any, decided: str) -> None:
+def test_submitter_cancels_own_workload(api: Any, decided: str) -> None:
     assert act(api("submitter"), decided, action="cancel").json()["state"] == "cancelled"
 
 
 @pytest.mark.parametrize("body", [{"action": "explode"}, {}, {"action": "cancel", "reason": ""}, {"action": None}])
-def test_a_wrong_action(operator: Api, decided: str, body: Any) -> None:
+def test_unknown_action_is_rejected(operator: Api, decided: str, body: Any) -> None:
     assert act(operator, decided, **body).status_code == 400
 
 

@@ -166,7 +166,7 @@ def test_review_requires_a_reason_and_the_current_state(node: AgentOfNode2) -> N
     node.operator("POST", "nodes/n2/actions/", body, if_match=tag, status=412)
 
 
-def test_an_override_holds_until_its_time_is_over(node: AgentOfNode2) -> None:
+def test_override_expires(node: AgentOfNode2) -> None:
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     shown = node.act("override", fact="card.1", value="unhealthy", until=until)
     assert (shown["overrides"][0]["fact"], node.cards[1][2]) == ("card.1", False)

@@ -102,7 +102,7 @@ def test_maintenance_ends_by_an_operator_or_by_itself(zoned: Cluster, operator: 
     assert [card["card"]["healthy"] for card in cards] == [True, True]
 
 
-def test_both_are_in_the_audit_trail_with_the_previous_value(zoned: Cluster, operator: Api) -> None:
+def test_maintenance_audit_entries_contain_the_previous_value(zoned: Cluster, operator: Api) -> None:
     act(operator, action="maintenance", zone="node-0", until=in_hours(1))
     act(operator, action="end-maintenance", zone="node-0")
     entries = AuditEntry.objects.filter(action__startswith="node.maintenance").order_by("id")

@@ -102,7 +102,7 @@ def assert_refused(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("case", BODIES)
-def test_a_wrong_body(api: Callable[..., Api], cluster: Any, case: str) -> None:
+def test_invalid_body_is_rejected(api: Callable[..., Api], cluster: Any, case: str) -> None:
     kind, body = BODIES[case]
     operator, admin = api("operator"), api("policy-admin")
     assert_refused(operator("POST", "workloads/", body, kind=kind))
@@ -121,7 +121,7 @@ WEIGHTS = ["-1", "1e308", "NaN", "1000.1", '"5"', "true", "null", "[]", "9" * 40
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_a_wrong_weight(api: Callable[..., Api], cluster: Any, weight: str) -> None:
+def test_invalid_weight_is_rejected(api: Callable[..., Api], cluster: Any, weight: str) -> None:
     body = b'{"name": "mine", "plugins": [{"name": "resource-fit", "weight": %s}]}' % weight.encode()
     assert_refused(api("policy-admin")("POST", "policies/", body))
     wrapped = b'{"manifest": "%s", "policyDraft": %s}' % (POD.encode().replace(b"\n", b"\\n"), body)
@@ -136,12 +136,12 @@ def test_a_wrong_weight(api: Callable[..., Api], cluster: Any, weight: str) -> N
         '[{"name": "binpack", "params": {"shape": "x"}}]', '[{"name": "taints", "more": 1}]',
     ],
 )  # fmt: skip
-def test_a_wrong_policy(api: Callable[..., Api], cluster: Any, plugins: str) -> None:
+def test_invalid_policy_is_rejected(api: Callable[..., Api], cluster: Any, plugins: str) -> None:
     assert_refused(api("policy-admin")("POST", "policies/", f'{{"name": "mine", "plugins": {plugins}}}'))
 
 
 @pytest.mark.parametrize("name", ["", "..", "A", "a b", "x" * 64, "é", "-a", "a\\u0000", "a/b"])
-def test_a_wrong_name(api: Callable[..., Api], cluster: Any, name: str) -> None:
+def test_invalid_name_is_rejected(api: Callable[..., Api], cluster: Any, name: str) -> None:
     operator = api("operator")
     assert_refused(operator("POST", "clusters/", f'{{"name": "{name}", "reason": "x"}}'))
     draft = f'{{"name": "{name}", "plugins": [{{"name": "taints"}}]}}'
@@ -174,7 +174,7 @@ def test_forged_cursor(operator: Api, cluster: Any, address: str, cursor: str) -
     "header", ["if_match", "if_none_match", "accept", "idempotency_key", "x_request_id", "authorization"]
 )
 @pytest.mark.parametrize("value", ["", '"', '"' * 5000, "\x80\xff", "W/", "*, *", "a" * 8000, "\xe2\x80\xae"])
-def test_a_strange_header(operator: Api, cluster: Any, header: str, value: str) -> None:
+def test_malformed_header_causes_no_server_error(operator: Api, cluster: Any, header: str, value: str) -> None:
     answer = operator("POST", "nodes/n1/actions/", {"action": "uncordon", "reason": "x"}, **{header: value})
     assert answer.status_code < 500, answer.content
 

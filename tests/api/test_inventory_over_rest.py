@@ -97,7 +97,7 @@ def test_import_creates_nodes_and_their_running_pods(imported: Api) -> None:
 @pytest.mark.parametrize(
     ("body", "kind"), [(OPENB, "text/csv"), ({"manifest": OPENB, "reason": "x"}, "application/json")]
 )
-def test_a_node_list_of_the_openb_trace(operator: Api, cluster: Any, body: Any, kind: str) -> None:
+def test_openb_node_list_is_imported(operator: Api, cluster: Any, body: Any, kind: str) -> None:
     operator("POST", "clusters/lab/import/?reason=trace", body, kind=kind, if_match="*", status=200)
     assert [node["name"] for node in operator.get("nodes/")["items"]] == ["openb-node-0"]
 
@@ -142,7 +142,7 @@ def test_anonymised_export_is_audited_as_such(imported: Api) -> None:
     assert dict(entries) == {"support": {"anonymised": True}, "backup": {}}
 
 
-def test_an_export_is_anonymised_or_not(imported: Api) -> None:
+def test_invalid_anonymise_value_is_rejected(imported: Api) -> None:
     answer = imported("GET", "clusters/site/export/?anonymise=perhaps", status=400)
     assert (answer.json()["code"], answer.json()["place"]) == ("QueryInvalid", "anonymise")
     assert not AuditEntry.objects.filter(action="cluster.export").exists()

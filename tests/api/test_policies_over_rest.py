@@ -43,14 +43,14 @@ def test_draft_version_makes_no_decisions(admin: Api) -> None:
 
 
 @pytest.mark.parametrize("address", ["policies/", "policies/binpack-gpu/versions/"])
-def test_the_manifest_of_the_contract_is_a_draft(admin: Api, address: str) -> None:
+def test_contract_manifest_creates_a_draft(admin: Api, address: str) -> None:
     if address != "policies/":
         admin("POST", "policies/", {**DRAFT, "name": "binpack-gpu"}, status=201)
     saved = admin("POST", address, MANIFEST, kind="application/yaml", status=201).json()
     assert saved["spec"]["plugins"][1]["params"]["shape"] == [[0, 0], [100, 10]]
 
 
-def test_a_versions_address_names_the_policy(admin: Api) -> None:
+def test_version_path_determines_the_policy_name(admin: Api) -> None:
     saved = admin("POST", "policies/spread/versions/", {"plugins": DRAFT["plugins"]}, status=201)
     assert saved.json()["policy"] == "spread"
     other = admin("POST", "policies/spread/versions/", DRAFT, status=400)
@@ -93,7 +93,7 @@ def test_unknown_version_cannot_be_activated(admin: Api) -> None:
     admin("GET", "policies/hetsched/versions/", status=200)
 
 
-def test_two_admins_with_the_same_tag(admin: Api) -> None:
+def test_second_write_with_the_same_etag_is_rejected(admin: Api) -> None:
     admin("POST", "policies/", DRAFT, status=201)
     tag = admin.tag("policies/hetsched/")
     activate(admin, 2, status=200)

@@ -250,7 +250,7 @@ def test_valid_policy_is_activated_with_an_audit_entry(
         assert entry.reason == REASON
 
 
-def test_a_rollback_is_guarded_too(api: Callable[..., Api], cluster: Cluster) -> None:
+def test_rollback_checks_golden_placements(api: Callable[..., Api], cluster: Cluster) -> None:
     admin = api("policy-admin")
     for node in ("n2", "n1"):
         by_rest(api, None, content("mine", node))

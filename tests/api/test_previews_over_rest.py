@@ -92,7 +92,7 @@ def test_invalid_request_is_rejected(admin: Api, body: dict[str, Any], status: i
     assert not Preview.objects.exists()
 
 
-def test_a_token_of_one_namespace_sees_none(api: Callable[..., Api], admin: Api) -> None:
+def test_namespace_token_sees_no_previews(api: Callable[..., Api], admin: Api) -> None:
     limited = api("policy-admin", "team")
     assert limited("GET", "policies/hetsched/preview/", status=403).json()["code"] == "NamespaceNotAllowed"
     limited("POST", "policies/hetsched/preview/", {"version": 2}, status=403)

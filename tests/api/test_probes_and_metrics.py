@@ -303,7 +303,7 @@ def test_reservations_and_leaked_ones_are_counted(probe: Api, decided: str) -> N
     assert figures_of(probe)["hetsched_reservations", (lab, ("state", "leaked"))] == 1
 
 
-def test_a_stale_leaders_write_is_counted(probe: Api, decided: str) -> None:
+def test_write_of_a_stale_leader_is_counted(probe: Api, decided: str) -> None:
     cluster = Cluster.objects.get(name="lab")
     with pytest.raises(Conflict), transaction.atomic():
         advance(cluster.pk, revision=cluster.revision, epoch=cluster.leader_epoch - 1)

@@ -147,7 +147,7 @@ def test_unsupported_media_type_returns_415(api: Callable[..., Api], cluster: An
 
 
 @pytest.mark.parametrize("query", ["limt=5", "limit=0", "limit=1001", "limit=x", "limit=5&limit=6", "cursor=%00"])
-def test_a_wrong_query(operator: Api, cluster: Any, query: str) -> None:
+def test_invalid_query_parameter_returns_400(operator: Api, cluster: Any, query: str) -> None:
     assert_problem(operator("GET", f"nodes/?{query}"), 400, "QueryUnknown" if "limt" in query else "QueryInvalid")
 
 
@@ -159,7 +159,7 @@ def test_unknown_state_is_rejected(operator: Api, cluster: Any, address: str) ->
     assert problem["detail"].startswith("the value must be one of ")
 
 
-def test_a_missing_reason(operator: Api, cluster: Any) -> None:
+def test_missing_reason_returns_400(operator: Api, cluster: Any) -> None:
     answer = operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": " "}, if_match="*")
     assert assert_problem(answer, 400, "ReasonMissing")["place"] == "reason"
 

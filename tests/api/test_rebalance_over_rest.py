@@ -137,7 +137,7 @@ def test_plan_stops_at_an_impossible_move(tight: Cluster, operator: Api) -> None
     assert right.node.name == "b"
 
 
-def test_one_plan_at_a_time_can_be_stopped(tight: Cluster, operator: Api) -> None:
+def test_active_plan_excludes_others_and_can_be_stopped(tight: Cluster, operator: Api) -> None:
     tag = advice(operator)["ETag"]
     plan = confirm(operator, tag)
     assert confirm(operator, tag, status=400)["code"] == "RebalanceRunning"

@@ -331,7 +331,7 @@ class TestNamespacedToken:
         limited("POST", "what-if/", self.OTHER, kind="application/yaml", status=403)
         limited("POST", "what-if/?drain=n1", self.OWN, kind="application/yaml", status=403)
 
-    def test_an_operator_limited_to_a_namespace_touches_no_cluster(self, api: Callable[..., Api], cluster: Any) -> None:
+    def test_namespace_operator_cannot_change_clusters(self, api: Callable[..., Api], cluster: Any) -> None:
         limited = api("operator", "team")
         for method, address, body in (
             ("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}),

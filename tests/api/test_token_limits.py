@@ -47,7 +47,7 @@ def test_request_above_the_quota_never_fits(cluster: Any) -> None:
 
 # Each pod of POD requests 500m and 1Gi: two are 1 CPU and 2Gi.
 @pytest.mark.parametrize(("quota", "fits"), [({"cpu": "1"}, 2), ({"memory": "2.5Gi"}, 2), ({"cpu": "400m"}, 0)])
-def test_a_quota_of_resources(cluster: Any, quota: dict[str, str], fits: int) -> None:
+def test_resource_quota(cluster: Any, quota: dict[str, str], fits: int) -> None:
     ci = bounded(quota=quota)
     answers = [ci("POST", "workloads/", pods(f"p{number}-", 1), kind=YAML).status_code for number in range(3)]
     assert answers.count(202) == fits

@@ -247,7 +247,7 @@ def test_facts_of_previous_settings_are_dropped(cluster: Cluster) -> None:
     assert report().power is None
 
 
-def test_one_of_two_claims_wins(cluster: Cluster) -> None:
+def test_one_of_two_concurrent_claims_succeeds(cluster: Cluster) -> None:
     row = collector(cluster)
     at = timezone.now()
     assert due_collectors(at) == [row.pk]

@@ -129,7 +129,7 @@ def test_placement_on_devices_needs_no_amount_of_the_node() -> None:
     assert check_invariants() == []
 
 
-def test_an_operators_cordon_outlives_an_import() -> None:
+def test_cordon_of_an_operator_survives_an_import() -> None:
     cluster = a_cluster(a_node("n1"))
     cordon(cluster, "n1", actor=ALICE, reason="disk")
     _import(_content(a_node("n1")))

@@ -67,7 +67,7 @@ def test_rows_tuples_and_single_columns_are_those_of_the_orm() -> None:
     assert rows(names=[]) == []
 
 
-def test_the_text_is_the_same_for_any_values() -> None:
+def test_statement_text_is_independent_of_the_values() -> None:
     _pods(Cluster.objects.create(name="c"), 2)
     query = PreparedQuery(lambda: Pod.objects.filter(name__in=ListParameter("names", str)).values_list("id", flat=True))
     with CaptureQueriesContext(connection) as asked:

@@ -64,7 +64,7 @@ def test_differences_of_a_repeated_decision_are_redacted_by_parameters() -> None
     assert difference.what == "preemption: other/b was not evicted: budget other/c has no room"
 
 
-def test_a_hidden_victim_takes_its_budget_along() -> None:
+def test_hidden_victim_hides_its_budget() -> None:
     evicted = (Evicted("other/x", "n", 3, "other/budget"), Evicted("web/y", "n", 3, "web/budget"))
     assert WEB.evictions(evicted) == (Evicted(HIDDEN, "n", 3, HIDDEN), evicted[1])
     assert UNLIMITED.evictions(evicted) == evicted

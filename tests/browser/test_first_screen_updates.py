@@ -18,7 +18,7 @@ def test_the_fleet_is_in_view_without_scrolling(visitor: Visitor) -> None:
         assert page.locator(selector).evaluate("(e) => e.scrollHeight - e.clientHeight") == 0, selector
 
 
-def test_a_submission_appears_by_itself(visitor: Visitor) -> None:
+def test_new_submission_appears_without_reload(visitor: Visitor) -> None:
     page = visitor.open("/")
     expect(page.locator("#live")).to_have_text("live")
     running = int(page.locator("[data-count^=placed]").inner_text())

@@ -79,7 +79,7 @@ def test_f_filters_with_suggestions_and_j_and_k_walk_the_rows(visitor: Visitor) 
     page.wait_for_url("**/nodes/k1-0/")
 
 
-def test_the_menu_has_every_place_at_every_width(visitor: Visitor) -> None:
+def test_menu_lists_all_sections_at_every_width(visitor: Visitor) -> None:
     page = visitor.open("/nodes/")
     for width in (1440, 390):
         page.set_viewport_size({"width": width, "height": 844})

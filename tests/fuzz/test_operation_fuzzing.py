@@ -165,7 +165,7 @@ def token_for(api: Callable[..., Api], person: Any, monkeypatch: pytest.MonkeyPa
 
 @SCHEMA.parametrize()
 @settings(suppress_health_check=list(HealthCheck), database=None)
-def test_an_operation(case: Any, there: None, token_for: Callable[[Any], str]) -> None:
+def test_fuzzed_operation(case: Any, there: None, token_for: Callable[[Any], str]) -> None:
     token = token_for(case)
     with undone():
         case.call_and_validate(headers={"Authorization": token}, excluded_checks=lenient(case))

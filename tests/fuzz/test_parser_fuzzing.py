@@ -134,7 +134,7 @@ TEXTS: dict[str, tuple[Callable[[str], Any], st.SearchStrategy[str]]] = {
 
 
 @pytest.mark.parametrize("reader", TEXTS)
-def test_a_reader_of_texts(reader: str) -> None:
+def test_fuzzed_text_parser(reader: str) -> None:
     read, texts = TEXTS[reader]
 
     @many
@@ -194,7 +194,7 @@ def exchanged(value: Any, path: tuple[Any, ...], part: Any) -> Any:
 
 
 @pytest.mark.parametrize(("document", "read"), [(POD, parse_workload), (NODE, parse_cluster)], ids=["pod", "node"])
-def test_an_object_with_one_part_exchanged(document: Any, read: Callable[..., Any]) -> None:
+def test_object_with_one_mutated_field(document: Any, read: Callable[..., Any]) -> None:
     @many
     @given(st.sampled_from(paths(document)[1:]), ANYTHING)
     def survives(path: tuple[Any, ...], part: Any) -> None:

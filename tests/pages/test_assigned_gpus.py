@@ -42,7 +42,7 @@ def words(client: Client, address: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main)).split())
 
 
-def test_a_grant_that_was_only_advice(viewer: Client, cluster: Cluster) -> None:
+def test_advisory_grant_is_shown(viewer: Client, cluster: Cluster) -> None:
     report_devices(cluster, p="GPU-2")
     text = words(viewer, "/nodes/n1/gpu/")
     assert "Another device plugin allocates the GPUs of this node." in text

@@ -38,7 +38,7 @@ def measured(db: Any) -> Collector:
     return row
 
 
-def test_both_are_shown_with_the_source(viewer: Client, measured: Collector) -> None:
+def test_both_balances_are_shown_with_the_source(viewer: Client, measured: Collector) -> None:
     text = words(viewer, "/balance/")
     assert "based on requests: 1 node has no current sample" in text
     # CPU: 16 in all; 2 requested = 12 %; 6 of the 8 measured = 75 %; counted 6 + 0 of 16 = 38 %

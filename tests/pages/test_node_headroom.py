@@ -70,7 +70,7 @@ def test_ghost_is_on_the_gpus_and_cpus_of_the_address(viewer: Client, db: None) 
     assert "preview" not in words(viewer, "/nodes/n1/gpu/?ghost=nonsense:;gpu:x").lower()
 
 
-def test_the_last_day_is_drawn_and_written(viewer: Client, cluster: Cluster) -> None:
+def test_last_day_has_a_chart_and_a_table(viewer: Client, cluster: Cluster) -> None:
     assert "No pods used resources of this node in the last 24 hours." in words(viewer, "/nodes/n2/balance/")
     placed(cluster, "n1", a_pod("p").cpu(4).memory("8Gi"))
     page = viewer.get("/nodes/n1/balance/").content.decode()

@@ -87,7 +87,7 @@ def test_each_language_has_a_tag_and_writes_accept_all(viewer: Client, cluster: 
     assert viewer.get(f"/api/v1/{address}", headers={**CHINESE, **tag}).status_code == 304
 
 
-def test_a_write_accepts_the_tag_of_any_language(browsing: Any, cluster: Cluster) -> None:
+def test_write_accepts_the_etag_of_any_language(browsing: Any, cluster: Cluster) -> None:
     operator = browsing("operator")
     tag = operator.get("/api/v1/nodes/n1/", headers=CHINESE)["ETag"]
     assert tag != operator.get("/api/v1/nodes/n1/")["ETag"]

@@ -58,5 +58,5 @@ def test_missing_session_cannot_be_ended(enter: Callable[[str, str], Client]) ->
 @pytest.mark.parametrize(
     ("user_agent", "short"), [(FIREFOX, "Firefox on Linux"), (CHROME, "Chrome on Windows"), ("curl/8.0", ""), ("", "")]
 )
-def test_a_browser_is_named_in_short(user_agent: str, short: str) -> None:
+def test_browser_name_is_shortened(user_agent: str, short: str) -> None:
     assert device(user_agent) == short

@@ -48,7 +48,7 @@ def test_json_has_the_same_with_types(viewer: Client, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("address", ["/workloads/", "/decisions/", "/nodes/?q=zzz"])
-def test_an_empty_view_is_a_file_too(viewer: Client, cluster: Cluster, address: str) -> None:
+def test_empty_view_is_exported(viewer: Client, cluster: Cluster, address: str) -> None:
     between = "&" if "?" in address else "?"
     assert len(streamed(viewer, f"{address}{between}format=csv")[1].splitlines()) == 1
     assert json.loads(streamed(viewer, f"{address}{between}format=json")[1])["items"] == []

@@ -50,7 +50,7 @@ def lines():  # type: ignore[no-untyped-def]
     root.setLevel(level)
 
 
-def test_in_the_traceback_of_a_library(lines: io.StringIO) -> None:
+def test_library_traceback_is_redacted(lines: io.StringIO) -> None:
     try:
         raise ValueError(f"refused {TOKEN}")
     except ValueError:

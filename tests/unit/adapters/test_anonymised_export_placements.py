@@ -174,7 +174,7 @@ def test_labels_are_compared_by_size_as_before() -> None:
     assert decided(again(content))["placed"][0][0] == 1
 
 
-def test_a_node_is_aware_of_its_zones_as_before() -> None:
+def test_topology_awareness_label_is_exported() -> None:
     key = "topology.crane.io/topology-awareness"
     (node,) = again(ClusterContent(nodes=(a_node("n").labelled({key: "True"}).build(),))).nodes
     assert node.labels[key] == "True"

@@ -20,7 +20,7 @@ def holding(zones: dict[str, str], policy: str = "exclusive", **cpus: int) -> Po
     return built.having(allocation=Allocation(zones=grants, cpu_policy=policy)).build()
 
 
-def test_one_container_gets_all() -> None:
+def test_single_container_gets_all_resources() -> None:
     assert by_container(holding({"node-0": "0-3"}, main=4)) == {"main": "0-3"}
 
 

@@ -79,7 +79,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changed", "field"), REFUSED)
-def test_a_hostile_field_is_refused_by_name(changed: dict[str, Any], field: str, acts: list[str]) -> None:
+def test_hostile_field_is_rejected_and_named(changed: dict[str, Any], field: str, acts: list[str]) -> None:
     with pytest.raises(InputError) as refusal:
         one_context(kubeconfig(**changed))
     assert refusal.value.code in ("KubeconfigRefused", "KubeconfigMalformed")

@@ -35,9 +35,7 @@ def container(state: dict[str, Any], last: dict[str, Any] | None = None, phase: 
         ("Evicted", "Pod was rejected: The node had condition: [MemoryPressure]", ()),
     ],
 )
-def test_a_pod_that_was_not_admitted_is_held_against_its_node(
-    reason: str, message: str, facts: tuple[str, ...]
-) -> None:
+def test_kubelet_rejection_is_attributed_to_the_node(reason: str, message: str, facts: tuple[str, ...]) -> None:
     assert refusal(failed(reason, message)) == NodeRefusal(reason, message, facts)
 
 

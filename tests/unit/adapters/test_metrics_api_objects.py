@@ -107,7 +107,7 @@ def test_one_wrong_field_refuses_the_file(wrong: str, place: str) -> None:
     assert place in caught.value.place
 
 
-def test_a_lists_items_need_no_kind() -> None:
+def test_list_items_need_no_kind() -> None:
     listed = """
 apiVersion: metrics.k8s.io/v1beta1
 kind: PodMetricsList

@@ -47,7 +47,7 @@ class TestSources:
         assert both.numa is not None
         assert (both.numa.zones[0].cpus, both.numa.zones[0].offline_capacity_millis) == ("0-3", 4000)
 
-    def test_of_capacities_the_lower_counts(self) -> None:
+    def test_lower_capacity_is_used(self) -> None:
         base = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
         reported = report(allocatable={"cpu": 6000, "memory": 9 * GIB, "hetsched.io/network-mbps": 1000})
         expected = {"cpu": 6000, "memory": 8 * GIB, "pods": 110, "hetsched.io/network-mbps": 1000}
@@ -64,7 +64,7 @@ class TestSources:
         assert merge_reports(base, NodeReport("n")).numa == base.numa
         assert merge_reports(base, NodeReport("n", gpus=())).gpus == ()
 
-    def test_the_later_sample_counts(self) -> None:
+    def test_latest_sample_is_used(self) -> None:
         early, late = Usage({"cpu": 1}, "2026-11-21T10:00:00Z"), Usage({"cpu": 2}, "2026-11-21T11:00:00+01:00")
         assert newer(early, late) is late  # the same time: the second source
         assert newer(Usage({"cpu": 3}, "2026-11-21T10:00:01Z"), late).amounts == {"cpu": 3}  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ def test_lists_are_known_by_their_header(start: str, kind: str | None) -> None:
     assert looks_like_openb(start.encode()) == kind
 
 
-def test_a_node_row() -> None:
+def test_node_row_is_read() -> None:
     (node,) = read_nodes(f"{NODES}openb-node-0228,96000,786432,2,V100M32\n".encode(), "nodes.csv").nodes
     assert (node.name, node.allocatable) == ("openb-node-0228", {"cpu": 96000, "memory": 786432 * 2**20})
     assert (node.isa.native, node.labels) == ("amd64", {"kubernetes.io/arch": "amd64"})
@@ -49,7 +49,7 @@ def test_hidden_models_are_unknown_and_a_node_without_cards_has_none() -> None:
         ("p,6000,12288,0,1000,", None),
     ],
 )
-def test_a_pod_row(row: str, gpu: GpuDemand | None) -> None:
+def test_pod_row_is_read(row: str, gpu: GpuDemand | None) -> None:
     (pod,) = pods(row)
     assert (pod.key, pod.priority, pod.qos) == ("default/p", 0, "Guaranteed")
     assert pod.shape.requests == (("cpu", 6000), ("memory", 12288 * 2**20), ("pods", 1))

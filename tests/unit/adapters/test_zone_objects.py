@@ -40,7 +40,7 @@ def facts_of(name: str, folder: Path, **kubelet: Any) -> NodeReport:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))
-def test_the_zones_of_real_machines(name: str, tmp_path: Path) -> None:
+def test_zones_of_published_machine_dumps(name: str, tmp_path: Path) -> None:
     facts = facts_of(name, tmp_path)
     body = objects(facts)[TOPOLOGIES.kind]
     expected = json.loads((FOLDER / f"{name}.json").read_text())

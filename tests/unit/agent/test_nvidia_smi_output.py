@@ -31,7 +31,7 @@ SINGLE = {
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_one_card(name: str, tmp_path: Path) -> None:
+def test_single_gpu(name: str, tmp_path: Path) -> None:
     (card,), _ = read(name, tmp_path)
     assert (
         card.model, card.memory_mib, card.clock_mhz, card.pci_address, card.cores, card.fp32_tflops, card.bandwidth_gbs

@@ -13,7 +13,7 @@ def a_tight_cluster(folder: Path) -> Path:
     return cluster_file(folder, a_node("a").cpu(5), a_node("b").cpu(4), left, right)
 
 
-def test_a_plan_for_people(tmp_path: Path) -> None:
+def test_plan_text_output(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("new").cpu(4))
     result = run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods)
     assert result.exit_code == 0, result.output
@@ -24,7 +24,7 @@ def test_a_plan_for_people(tmp_path: Path) -> None:
     assert "no pod was moved" in result.stdout
 
 
-def test_the_document(tmp_path: Path) -> None:
+def test_plan_json_output(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("new").cpu(4))
     found = document(run("advise", "--cluster", a_tight_cluster(tmp_path), "-f", pods, "-o", "json"))
     (move,) = found["moves"]

@@ -47,13 +47,13 @@ def test_in_cluster_sends_no_kubeconfig(server: Server) -> None:
 @pytest.mark.parametrize(
     "words", [["--kind", "kubernetes"], ["--kind", "demo", "--in-cluster"], ["--context", "two"], ["--namespace", "x"]]
 )
-def test_an_unclear_connection_is_not_sent(server: Server, words: list[str]) -> None:
+def test_ambiguous_connection_is_not_sent(server: Server, words: list[str]) -> None:
     result = run("cluster", "add", "live", *words)
     assert (result.exit_code, server.asked) == (2, [])
     assert "ConnectionUnclear" in result.stderr
 
 
-def test_a_hostile_file_is_refused_here(server: Server, tmp_path: Path) -> None:
+def test_hostile_kubeconfig_is_rejected_by_the_client(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(json.dumps(kubeconfig(user={"exec": {"command": "sh"}})))
     result = run("cluster", "add", "live", "--kubeconfig", path)

@@ -22,7 +22,7 @@ def test_unreachable_is_3(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, "NotAuthenticated"), (403, "PermissionDenied")])
-def test_a_refused_token_is_3(server: Server, status: int, code: str) -> None:
+def test_rejected_token_exits_with_3(server: Server, status: int, code: str) -> None:
     server.refuses("GET", NODES, status, code, "no", requestId="r-1")
     result = run("get", "nodes")
     assert result.exit_code == 3
@@ -38,7 +38,7 @@ def test_a_missing_token_is_reported_with_the_variable_and_not_the_http_header(s
     assert "Authorization" not in result.stderr
 
 
-def test_a_failing_server_is_3_with_the_request_id(server: Server) -> None:
+def test_server_error_exits_with_3_and_the_request_id(server: Server) -> None:
     server.refuses("GET", NODES, 500, "InternalError", "it failed", requestId="r-9")
     result = run("get", "nodes")
     assert result.exit_code == 3
@@ -52,7 +52,7 @@ def test_response_without_a_problem_document_is_reported_by_its_status(server: S
     assert "error [Http502]" in result.stderr
 
 
-def test_a_refused_request_is_2_with_place_and_hint(server: Server) -> None:
+def test_rejected_request_exits_with_2_and_shows_place_and_hint(server: Server) -> None:
     server.refuses("GET", NODES, 400, "ClusterAmbiguous", "there are several", place="cluster", hint="Name one: a, b")
     result = run("get", "nodes")
     assert result.exit_code == 2
@@ -82,7 +82,7 @@ def test_the_environment_names_server_and_token(server: Server) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "host", "ftp://host", "http://", "http://u:p@host", "http://host:99999"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_invalid_server_address_is_rejected(address: str) -> None:
     with pytest.raises(InputError) as caught:
         Client(address)
     assert caught.value.code == "ServerUrlInvalid"

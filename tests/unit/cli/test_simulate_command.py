@@ -56,7 +56,7 @@ def test_default_policy_is_used_without_an_option(trace: list[str | Path]) -> No
     assert [result["policy"] for result in document(run(*trace, "-o", "json"))["results"]] == ["hetsched"]
 
 
-def test_two_runs_differ_in_speed_only(trace: list[str | Path]) -> None:
+def test_two_runs_differ_only_in_speed(trace: list[str | Path]) -> None:
     first, second = (document(run(*trace, "--policy", "random", "-o", "json")) for _ in range(2))
     for found in (first, second):
         # The first run of a version compiles the loop, which may take longer than ten seconds for each of these pods.

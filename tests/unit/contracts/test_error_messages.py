@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hetsched.contracts.errors import InputError
 
 
-def test_an_error_reads_as_one_line() -> None:
+def test_error_text_has_one_line() -> None:
     error = InputError("QuantityNegative", "cpu may not be negative", place="spec.cpu", hint="Write 1")
     assert str(error) == "spec.cpu: cpu may not be negative [QuantityNegative]. Write 1"
 

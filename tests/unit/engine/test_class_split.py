@@ -25,7 +25,7 @@ def test_node_with_unavailable_gpus_is_still_a_gpu_node() -> None:
         assert score("class-split", a_pod(), [CPU, node], params={"strict": False}) == {"cpu": 100, "gpu": 0}
 
 
-def test_a_gpu_pod_is_left_to_gpu_fit() -> None:
+def test_gpu_pods_are_not_scored() -> None:
     assert ask("class-split", a_pod().gpu(1), [CPU, GPU]).skipped
     assert score("class-split", a_pod().gpu(1), [CPU, GPU], params={"strict": False}) is None
 

@@ -106,13 +106,13 @@ def test_parameters_that_no_formula_covers(name: str, params: dict[str, object])
 
 
 @pytest.mark.parametrize("lacking", [False, True])
-def test_all_together(lacking: bool) -> None:
+def test_all_terms_together(lacking: bool) -> None:
     params = dict(KNOWN)
     scores = tuple(PluginUse(name, 1 + 0.25 * number, params[name]) for number, name in enumerate(TERMS))
     assert compare_batch_with_cycle((*GATES, *scores), 7, lacking=lacking) == 0
 
 
-def test_every_formula_is_tried_here() -> None:
+def test_all_formulas_are_covered() -> None:
     assert {name for name, _ in KNOWN} == set(TERMS)
 
 

@@ -124,7 +124,7 @@ def test_a_pod_that_declines_awareness_and_pins_gets_no_zone() -> None:
         (None, None, None, True),
     ],
 )
-def test_the_pod_then_the_label_then_the_kubelet_decide(
+def test_pod_has_precedence_over_label_and_kubelet(
     own: bool | None, label: str | None, kubelet: str | None, crosses: bool
 ) -> None:
     node = machine().kubelet("none", kubelet)

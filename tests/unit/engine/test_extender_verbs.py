@@ -70,14 +70,14 @@ def test_pod_fits_only_its_reserved_node() -> None:
     assert filter_nodes(deciding, another, ["n1", "n2"]).feasible == []
 
 
-def test_a_node_that_does_not_fit_is_not_booked() -> None:
+def test_infeasible_node_is_not_assumed() -> None:
     deciding = scheduler([a_node("n1").cpu("2")], policy="hetsched")
     assert deciding.place_on(a_pod("p").cpu("4").build(), 0).node is None
     assert deciding.place_on(a_pod("q").wrong().build(), 0).node is None
     assert deciding.state.placed_pods == {}
 
 
-def test_a_node_that_is_too_small_even_empty_is_hopeless() -> None:
+def test_node_too_small_when_empty_is_unresolvable() -> None:
     small, full = a_node("small").cpu("2").build(), a_node("full").cpu("8").build()
     state = ClusterState([full, small], [a_pod("r").cpu("6").having(node_name="full").build()])
     answer = filter_nodes(Scheduler(state, policy_of("resource-fit")), a_pod("p").cpu("4").build(), ["small", "full"])

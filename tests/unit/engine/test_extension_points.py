@@ -115,7 +115,7 @@ def test_a_pre_filter_that_skips_leaves_its_filter_out() -> None:
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_a_pre_filter_alone_narrows_the_nodes(scope: Scope) -> None:
+def test_pre_filter_restricts_the_nodes(scope: Scope) -> None:
     @plugin("narrowing", summary="Only row 1.", scope=scope)
     class Narrowing:
         def pre_filter(self, request, state):

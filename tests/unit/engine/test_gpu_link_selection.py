@@ -95,7 +95,7 @@ tables = st.integers(2, 8).flatmap(
 
 @settings(max_examples=300)
 @given(table=tables, data=st.data())
-def test_no_other_set_is_better(table: Table, data: st.DataObject) -> None:
+def test_selected_gpu_set_is_optimal(table: Table, data: st.DataObject) -> None:
     free = sorted(data.draw(st.sets(st.integers(0, len(table) - 1), min_size=1)))
     near = frozenset(data.draw(st.sets(st.sampled_from(free))))
     count = data.draw(st.integers(1, len(free)))
@@ -107,7 +107,7 @@ def test_no_other_set_is_better(table: Table, data: st.DataObject) -> None:
     assert best_linked(table, tuple(free), near, count) == min(combinations(free, count), key=rank)
 
 
-def test_a_large_machine_is_searched_by_growing() -> None:
+def test_gpu_sets_of_large_machines_are_extended_greedily() -> None:
     # 20 GPUs in four groups of five; 8 of 20 are 125,970 sets: more than are tried. A group is taken whole.
     size = 20
     table = tuple(tuple(0 if i == j else 50 if i % 4 == j % 4 else 10 for j in range(size)) for i in range(size))

@@ -37,7 +37,7 @@ def test_closest_set_wins_regardless_of_use_and_rarity() -> None:
     assert chosen(a_pod().isa("RV64IMF").cpu("100m"), [exact, *wide], [load(exact, 80)]) == "exact"
 
 
-def test_of_equal_affinities_the_set_that_most_candidates_share_wins() -> None:
+def test_ties_of_affinity_go_to_the_most_common_set() -> None:
     # Both 3/4, but three nodes have RV64IMFD and two RV64IMFC; the emptier node does not matter.
     nodes = [node(f"c-{i}", "RV64IMFC") for i in range(2)] + [node(f"d-{i}", "RV64IMFD") for i in range(3)]
     assert chosen(a_pod().isa("RV64IMF"), nodes, [load(one, 50) for one in nodes[2:]]) == "d-0"
@@ -113,7 +113,7 @@ SETS = st.sampled_from(["RV64I", "RV64IM", "RV64IMF", "RV64IMFC", "RV64IMFD", "R
     nodes=st.lists(st.tuples(SETS, st.integers(0, 10), st.integers(0, 10)), min_size=1, max_size=12),
     wanted=st.sampled_from(["RV64I", "RV64IM", "RV64IMF"]),
 )
-def test_the_pick_is_that_of_a_plain_sort(nodes: list[tuple[str, int, int]], wanted: str) -> None:
+def test_selection_equals_a_full_sort(nodes: list[tuple[str, int, int]], wanted: str) -> None:
     fleet = [node(f"n{i:02d}", isa) for i, (isa, _, _) in enumerate(nodes)]
     running = [
         a_pod(f"load-{i}").cpu(cpu).memory(f"{memory}Gi").running_on(f"n{i:02d}")

@@ -48,7 +48,7 @@ def test_zones_come_first_with_one_zone_per_socket() -> None:
     assert taken(machine(2, 1, 2, 2), 3, (0, 4)) == [1, 2, 5]
 
 
-def test_whole_cores_come_before_broken_ones() -> None:
+def test_whole_cores_precede_partial_cores() -> None:
     # One zone, cores (0,4) (1,5) (2,6) (3,7); 4 is busy, so core 0 is broken. 2 CPUs: core 1. 1 CPU: the broken core.
     assert taken(machine(1, 1, 4, 2), 2, (4,)) == [1, 5]
     assert taken(machine(1, 1, 4, 2), 1, (4,)) == [0]

@@ -23,7 +23,7 @@ def suggestions(
     return nearest_fit(deciding, built(pod))
 
 
-def test_the_contracts_own_example() -> None:
+def test_contract_example() -> None:
     nodes = [a_node("gpu-1").gpus(1, "T4", 15360), a_node("gpu-2").gpus(1, "Tesla-V100-SXM2-32GB", 32510)]
     assert suggestions(a_pod().gpu(1, memory_mib=40960), nodes) == (
         NearestFit("gpu-memory 40960 -> 32510 MiB", "oks/gpu-memory", "40960", "32510", ("gpu-2",), 1),
@@ -103,7 +103,7 @@ def test_cpus_of_one_zone_stay_whole_and_awareness_may_go() -> None:
     ]  # fmt: skip
 
 
-def test_no_cpu_and_no_memory_is_no_suggestion() -> None:
+def test_zero_cpu_and_memory_are_not_suggested() -> None:
     """A pod rejected because of unknown zones gets the suggestion to drop its zones, not to request no CPU."""
     fits = suggestions(a_pod().guaranteed().cpu(4).numa(True, "exclusive"), [a_node("n").cpu(16)])
     assert [fit.change for fit in fits] == ["cpu-policy exclusive -> none and topology-awareness true -> false"]

@@ -88,7 +88,7 @@ def test_unmatched_preferences_score_0_everywhere() -> None:
     assert score("node-affinity", asking, FLEET) == {"fast": 0, "slow": 0, "unknown": 0}
 
 
-def test_a_changed_label_is_seen_by_the_next_decision() -> None:
+def test_next_decision_uses_a_changed_label() -> None:
     deciding = scheduler([a_node("n")])
     asking = a_pod().on_nodes_with(disk="ssd").build()
     assert deciding.schedule(asking).node is None

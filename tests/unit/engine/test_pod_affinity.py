@@ -63,11 +63,11 @@ def test_first_pod_that_does_not_match_its_own_term_waits() -> None:
     assert ask("pod-affinity", pod().shaped(affinity=near("web")), FLEET).feasible == []
 
 
-def test_the_exception_ends_when_a_member_is_placed() -> None:
+def test_self_affinity_exception_ends_when_a_member_is_placed() -> None:
     assert ask("pod-affinity", web("second", affinity=near("web")), FLEET, [web("w", on="b1")]).feasible == ["b1"]
 
 
-def test_the_exception_holds_while_members_are_in_no_domain() -> None:
+def test_self_affinity_exception_applies_while_members_are_in_no_domain() -> None:
     answer = ask("pod-affinity", web("second", affinity=near("web")), FLEET, [web("w", on="nowhere")])
     assert answer.feasible == ["a1", "a2", "b1"]
 

@@ -44,7 +44,7 @@ def refused(scheduler: Scheduler, asked: PodBuilder) -> tuple[Verdict, str]:
 
 
 @pytest.mark.parametrize("nodes", [1, 2], ids=["one node of 8 CPUs", "two nodes of 4 CPUs"])
-def test_the_readme_of_capacity_scheduling(nodes: int) -> None:
+def test_capacity_scheduling_readme_example(nodes: int) -> None:
     # 8 CPUs, two quotas of min 4 and max 6, pods of 2. q1 asks for 4 pods: 6 of 6 CPUs run, the fourth pends.
     fleet = [a_node(f"n{i}").cpu(str(8 // nodes)) for i in range(nodes)]
     scheduler = deciding(quota("q1"), quota("q2"), nodes=fleet)

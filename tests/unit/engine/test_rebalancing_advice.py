@@ -189,7 +189,7 @@ def test_a_plain_pod_leaves_the_node_with_the_cards_that_another_waits_for() -> 
     assert [(place.pod, place.node) for place in found.places] == [("default/waits", "cards")]
 
 
-def test_a_portable_pod_leaves_the_vector_machine() -> None:
+def test_portable_pod_is_moved_from_the_vector_node() -> None:
     vector = a_node("vector").arch("riscv64", "rv64gcv")
     nodes = [vector, *(a_node(f"board-{n}").arch("riscv64", "rv64gc") for n in range(4))]
     running = [a_service("portable", "vector").isa("rv64gc").cpu(6)]

@@ -18,7 +18,7 @@ from tests.unit.engine.fleet import policy_of, scheduler
 FULLEST = policy_of("resource-fit", "binpack")
 
 
-def test_the_same_node_has_no_regret() -> None:
+def test_same_node_has_no_regret() -> None:
     found = compare(scheduler([a_node("n1"), a_node("n2").cpu(1)], policy=FULLEST), a_pod("p").cpu(1).build(), "n2")
     assert (found.chosen, found.regret, found.rank, found.refusal) == ("n2", 0.0, 1, None)
 

@@ -83,7 +83,7 @@ def test_new_taint_sets_after_the_evaluation_are_matched() -> None:
     assert list(instance.refusals(request, empty)) == []
 
 
-def test_a_changed_taint_is_seen_by_the_next_decision() -> None:
+def test_next_decision_uses_a_changed_taint() -> None:
     deciding = scheduler([a_node("n").tainted("a")])
     assert deciding.schedule(a_pod().build()).node is None
     deciding.state.apply_report(a_node("n").build())

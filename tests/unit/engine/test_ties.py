@@ -12,11 +12,11 @@ def picks(ties: Ties, count: int = 40) -> list[str | None]:
     return [deciding.schedule(a_pod(f"p{i}").build()).node for i in range(count)]
 
 
-def test_the_lowest_name_wins_by_default() -> None:
+def test_ties_go_to_the_lowest_name_by_default() -> None:
     assert set(picks(Ties())) == {"a"}
 
 
-def test_a_random_draw_is_repeated_by_its_seed_and_changed_by_another() -> None:
+def test_random_tie_break_depends_only_on_its_seed() -> None:
     first = picks(Ties("random", 7))
     assert first == picks(Ties("random", 7))
     assert first != picks(Ties("random", 8))

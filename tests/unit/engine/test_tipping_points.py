@@ -57,7 +57,7 @@ def test_weight_of_0_is_no_tipping_point() -> None:
     assert (found.node, found.runner_up, found.points) == ("b", "a", ())
 
 
-def test_the_only_node_has_no_rival() -> None:
+def test_single_node_has_no_tipping_point() -> None:
     found = tipping(scheduler([a_node("a"), a_node("b").cordoned()], policy="hetsched"), built(a_pod()))
     assert found == Tipping("default/pod", "a", None, None, ())
 

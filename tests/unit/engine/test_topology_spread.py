@@ -35,7 +35,7 @@ def running(**per_node: int) -> list[PodBuilder]:
 # -- DoNotSchedule -----------------------------------------------------------------------------------------------------
 
 
-def test_a_domain_may_lead_by_at_most_the_maximum_skew() -> None:
+def test_domain_exceeds_the_minimum_by_at_most_max_skew() -> None:
     # zone a 2, zone b 1, least 1:  a 2 + 1 - 1 = 2 > 1 refused;  b 1 + 1 - 1 = 1 fits
     answer = ask("topology-spread", web("p", hard()), FLEET, running(a1=2, b1=1))
     assert answer.feasible == ["b1"]

@@ -14,7 +14,7 @@ FGD = compile_policy(BUILTIN["fgd"], REGISTRY)
 PODS = [built(a_pod(f"p{number}").cpu(1 + number % 3).gpu(1, milli=100)) for number in range(7)]
 
 
-def test_the_same_pods_give_the_same_mix_in_any_order() -> None:
+def test_workload_mix_is_independent_of_the_order() -> None:
     # 3 pods of 1 CPU, 2 of 2 CPUs, 2 of 3 CPUs; the last two are as frequent
     mix = mix_of(PODS)
     assert [(shape.request("cpu"), count) for shape, count in mix.counts[:1]] == [(1000, 3)]

@@ -93,7 +93,7 @@ def test_harts_of_different_width_are_no_machine() -> None:
         (f"{V2} avx aes xsave", "x86-64-v2"),
     ],
 )
-def test_the_x86_ladder_stops_at_the_first_missing_flag(flags: str, level: str) -> None:
+def test_x86_level_stops_at_the_first_missing_flag(flags: str, level: str) -> None:
     report = read_cpuinfo(x86_cpus(flags, flags))
     assert (report.family, report.level, report.xlen) == ("x86", level, 64)
     assert report.features == tuple(sorted(flags.split()))

@@ -67,7 +67,7 @@ def test_capacity_drop_releases_nothing_and_lists_pods_at_risk() -> None:
     assert (tally.freed, tally.into_short_zones, tally.doubled) == (0, 0, 0)
 
 
-def test_a_burst_is_admitted_or_waits() -> None:
+def test_burst_is_admitted_or_delayed() -> None:
     # 40 pods of 6 CPUs on 5 machines: under cassini each of them runs or was never sent to a kubelet.
     pods = [guaranteed_pod(f"p{number}", 6, 0, "none") for number in range(40)]
     fleet = machines_of_every_kind(5, seed=3)

@@ -15,7 +15,7 @@ _BUSY = "import sys; sum(range(9_000_000)); print('done', flush=True); sys.stdin
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
-def test_a_busy_child_is_counted_with_its_parent() -> None:
+def test_cpu_time_of_child_processes_is_counted() -> None:
     # a shell, so that no other process of the tests is below it
     command = ["sh", "-c", '"$0" -c "$1" worker; true', sys.executable, _BUSY]
     shell = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

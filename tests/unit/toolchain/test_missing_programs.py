@@ -31,7 +31,7 @@ def test_without_ci_the_test_is_skipped_and_counted(value: str, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_in_ci_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_program_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
 
     with pytest.raises(pytest.fail.Exception, match="chromium is not installed"):

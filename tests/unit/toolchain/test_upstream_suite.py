@@ -99,7 +99,7 @@ def test_a_source_without_the_function_is_an_error() -> None:
         with_external_server(SOURCE.replace("InitTestAPIServer", "Init"), "")
 
 
-def test_the_docs_name_every_set_and_difference() -> None:
+def test_documentation_lists_all_sets_and_differences() -> None:
     page = (ROOT / "docs/reference/upstream-tests.md").read_text()
     unwrapped = " ".join(page.split())
     assert [name for name in SETS if f"| `{name}` |" not in page] == []

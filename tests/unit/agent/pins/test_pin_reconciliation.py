@@ -253,7 +253,7 @@ def test_damaged_state_file_is_replaced(
     assert drifts(agent(learns=False).step(3)) == {"a/main": ""}
 
 
-def test_the_file_is_the_owners_alone(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
+def test_file_is_readable_by_its_owner_only(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
     runtime.pod("a", signed("a", main="2-5"))
     agent().step(0)
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "state", tmp_path / "state/pins")] == [0o700, 0o600]
