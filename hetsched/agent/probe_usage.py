@@ -3,7 +3,6 @@
 The kernel has only cumulative counters. A counter starts at 0 again when its driver is reloaded or its CPU goes online,
 and wraps on 32-bit kernels. A transfer through stacked devices is counted on each of them. Formulas for the time
 between two samples:
-
     cpu        1000 x time not idle, not waiting, not stolen / all time, summed over CPUs, in millicores
     memory     total - available, in bytes, at the later sample
     network    the larger of received and sent, in Mbit/s, over interfaces with a hardware device: links are duplex

@@ -15,8 +15,8 @@ For a pod with the share s_z of its CPUs in zone z:
     speed     (1 - steal) / (1 + memory_penalty * remote memory + card_penalty * remote GPUs)
 
 Pods whose steal reaches `evict_steal_ratio` are evicted one by one, the highest steal first, until no pod reaches it.
-Source: the machines follow published sysfs and hwloc dumps; the load and the cost model are our own, because the
-publication does not describe them.
+Source: the machines follow published sysfs and hwloc dumps; the load and the cost model are
+specific to hetsched, because the publication does not describe them.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ expected usage must not exceed its capacity (constraints (8)-(12)).
 
 Pods with GPUs, zones, devices, or rules between pods are not supported, because they need more than amounts of
 resources.
-Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); `exact` and `improved` are our
-own.
+Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), equations (6)-(12); `exact` and `improved` are
+specific to hetsched.
 Invariants: exact >= improved >= greedy, and the same problem yields the same plan.
 """
 

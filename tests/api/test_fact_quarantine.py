@@ -170,7 +170,7 @@ def test_override_expires(node: AgentOfNode2) -> None:
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     shown = node.act("override", fact="card.1", value="unhealthy", until=until)
     assert (shown["overrides"][0]["fact"], node.cards[1][2]) == ("card.1", False)
-    node.says(memory_mib=1024)  # whatever else is reported
+    node.says(memory_mib=1024)  # regardless of further reports
     assert node.cards[1][2] is False
     row = NodeFacts.objects.get()
     row.overrides = tuple(msgspec.structs.replace(override, until="2026-01-01T00:00:00Z") for override in row.overrides)

@@ -82,7 +82,7 @@ def test_pod_waits_for_the_end_of_maintenance(zoned: Cluster, operator: Api) -> 
 
 
 def test_unhealthy_gpu_stays_unhealthy_in_maintenance() -> None:
-    """Maintenance of an unhealthy GPU promises nothing: it is missing in an empty cluster too."""
+    """Maintenance of an unhealthy GPU does not change the verdict: the GPU is missing in an empty cluster too."""
     card = GpuCard(0, healthy=False)
     report = NodeReport("n", gpus=(card, GpuCard(1)))
     stated = [read_override(report, f"card.{index}", "maintenance").gpus or () for index in (0, 1)]

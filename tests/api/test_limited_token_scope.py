@@ -98,7 +98,7 @@ ASKED: dict[str, Any] = {
 
 
 def addresses(route: str, scene: Scene) -> list[str]:
-    """Fill a route in with all existing objects, ours and foreign ones."""
+    """Fill a route in with all existing objects, in scope and out of scope."""
 
     def of(rows: Any, name: str, given: list[str]) -> list[str]:
         return [one.replace(name, str(pk)) for one in given for pk in rows] if name in route else given

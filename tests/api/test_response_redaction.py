@@ -145,7 +145,7 @@ class TestStoredRows:
 
     @pytest.fixture
     def decided(self, operator: Api, theirs: str, cluster: Cluster) -> Decision:
-        """Place our pod by an eviction of theirs."""
+        """Place a pod in scope by evicting a pod out of scope."""
         own = submit(operator, pod("strong", "team", priority=1000))
         run(cluster.pk)
         found = Decision.objects.get(workload=own)
@@ -287,7 +287,7 @@ class TestTheAlarm:
         assert counted() == before + 1
 
     def test_a_limited_token_does_not_see_the_counter(self, api: Callable[..., Api], theirs: str) -> None:
-        """A guess stored as the image of an own pod must not be confirmed by the counter."""
+        """The counter must not confirm a guessed name that is stored as the image of a pod in scope."""
         shown = {names: api("viewer", *names)("GET", "/metrics").content.decode() for names in ((), ("team",))}
         assert "hetsched_out_of_scope_names" in shown[()]
         assert "hetsched_out_of_scope_names" not in shown["team",]

@@ -1,4 +1,4 @@
-"""Old snapshot + deltas == fresh snapshot, for every topic, whatever happened in between."""
+"""Old snapshot + deltas == fresh snapshot, for every topic and any sequence of changes."""
 
 from __future__ import annotations
 

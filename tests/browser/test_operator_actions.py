@@ -13,7 +13,7 @@ pytestmark = pytest.mark.needs("chromium")
 
 
 def confirm(page: Page, reason: str) -> None:
-    """Give a reason in the dialog and confirm; the page says that it is done."""
+    """Enter a reason in the dialog and confirm; wait for the success message."""
     page.fill("dialog[open] [name=reason]", reason)
     page.click("dialog[open] [data-confirm]")
     expect(page.locator("dialog[open]")).to_have_count(0)
@@ -23,7 +23,7 @@ def test_problem_leads_to_an_action_and_the_audit_trail(visitor: Visitor) -> Non
     page = visitor.open("/clusters/")
     problem = page.locator("#problems li", has_text="nodes of demo are not ready or not schedulable")
     problem.get_by_role("link", name="show nodes").click()
-    # The filter shows only those nodes; a neighbour of theirs is to be kept free for a repair.
+    # The filter shows only these nodes; the neighbour epyc-1 is cordoned for a repair.
     expect(page.locator("#rows tbody tr").first).to_contain_text(re.compile("not ready|cordoned"))
     page = visitor.open("/nodes/epyc-1/")
     page.get_by_role("button", name="Cordon").click()

@@ -214,7 +214,7 @@ def test_concurrent_edits_are_merged(as_person: Callable[[str], Visitor]) -> Non
     press(mine, "#save", "Enter")
     conflict = mine.locator("#conflict")
     expect(conflict).to_contain_text("lee saved version 2 after you loaded this page")
-    # Changes of only one side are already chosen; of taints, which both changed, mine is used until theirs is selected.
+    # Changes of only one side are already chosen; the value of taints, which both changed, is this user's.
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 4")
     expect(conflict.locator("[data-key='plugin taints']")).to_contain_text("weight 9")
     expect(conflict.locator("[data-key='plugin node-affinity'] input[value=theirs]")).to_be_checked()

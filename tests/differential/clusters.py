@@ -1,4 +1,4 @@
-"""Random small clusters as Kubernetes objects, with pods to judge on them.
+"""Random small clusters as Kubernetes objects, with pods to schedule on them.
 
 Each case has a few nodes, placed pods, namespaces, volumes and disruption budgets that the pods refer to. The values
 come from small sets, so that selectors, topologies, ports and taints often match, and nodes are often almost full. A

@@ -1,4 +1,4 @@
-"""Random small clusters with devices (`resource.k8s.io`), and pods with claims to judge on them.
+"""Random small clusters with devices (`resource.k8s.io`), and pods with claims to schedule on them.
 
 Each case has a few nodes, pools of local devices and one pool that several nodes can access, claims that are allocated
 to placed pods, and pods with unallocated claims. The values come from small sets, so that selectors, taints, counters

@@ -146,7 +146,7 @@ def there(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 @pytest.fixture
 def token_for(api: Callable[..., Api], person: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
-    """Return a factory of tokens that may call an operation; if it requires a superuser, one of theirs."""
+    """Return a factory of tokens that may call an operation; if it requires a superuser, the token of a superuser."""
     made: dict[str, str] = {}
 
     def pick_token(case: Any) -> str:

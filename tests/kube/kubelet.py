@@ -6,7 +6,7 @@ pods for the whole fleet; a few threads patch status as kubelets do, with the UI
 once for each pod, when the pod is first seen on a node. A bound pod that is being deleted is removed immediately. New
 nodes get a Ready condition, and every node gets its Lease every `beat_seconds`.
 
-    with Kubelet(api) as kubelet:                                   # all pods run for ever
+    with Kubelet(api) as kubelet:                                   # all pods run indefinitely
     with Kubelet(api, lambda pod: ends(seconds=1)):                 # all pods succeed after a second
     with Kubelet(api, lambda pod: refuses("TopologyAffinityError") if pod.node == "n1" else RUNS) as kubelet:
         kubelet.refused                                             # [(pod, node)…] in order of arrival
@@ -36,7 +36,7 @@ _TICK_SECONDS = 0.05
 
 
 class PodOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a pod: it runs for `seconds` (None: for ever) unless it is rejected or its containers wait."""
+    """The outcome of a pod: it runs for `seconds` (None: indefinitely) unless it is rejected or its containers wait."""
 
     phase: str = "Running"
     reason: str = ""

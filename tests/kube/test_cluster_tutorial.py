@@ -1,4 +1,4 @@
-"""The tutorial on a cluster, word for word: from an empty home folder and the artefacts of a release to a bound pod.
+"""The commands of the cluster tutorial, run verbatim: from the artefacts of a release to a bound pod.
 
 Real here: the artefacts, pip, helm, kubectl, API server and kube-scheduler. This machine has no kubelet and no
 controllers, so the rendered command of the release's pod runs as a local process, its test pod too, and `kubectl exec`

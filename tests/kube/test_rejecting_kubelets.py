@@ -29,7 +29,7 @@ IMAGE = "failed to pull and unpack image: no match for platform in manifest: not
 
 
 class Clock:
-    """The time of day, which only the test advances: on a slow machine, real seconds would add up to minutes."""
+    """A clock that only the test advances, because real time depends on the speed of the machine."""
 
     def __init__(self) -> None:
         self._start = timezone.now()

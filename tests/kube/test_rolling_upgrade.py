@@ -206,7 +206,7 @@ class Handover(NamedTuple):
 
 
 def replace(before: Version, after: Version, service: Service) -> Handover:
-    """Start the processes of `after` beside those of `before`, then stop those of `before` one by one."""
+    """Start the processes of `after`, then stop the processes of `before` one by one."""
     after.start()
     service.ports = [before.port, after.port]
     time.sleep(STEADY_SECONDS)
@@ -284,7 +284,7 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
 
 
 def test_next_version_has_its_own_code_and_columns(tmp_path: Path) -> None:
-    """The test above would prove nothing if both versions were the same code."""
+    """Both versions must differ, or the upgrade test is without effect."""
     folder = copy_next_version(tmp_path / "next")
     code = (
         "import django, hetsched; django.setup(); from hetsched.placement.models import Pod;"

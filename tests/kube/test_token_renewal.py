@@ -182,7 +182,7 @@ def test_kubeconfig_that_was_entered_in_the_meantime_is_kept(
 
 
 def test_token_of_a_pod_is_not_renewed(plane: ControlPlane, live: Cluster, renewable: None) -> None:
-    """A renewal without the pod would outlive the pod."""
+    """A token that is not bound to the pod would stay valid after the pod ends."""
     pods = "/api/v1/namespaces/hetsched/pods"
     spec = {"serviceAccountName": "hetsched", "containers": [{"name": "c", "image": "x"}]}
     pod = plane.call("POST", pods, {"metadata": {"name": "holder"}, "spec": spec})

@@ -69,7 +69,7 @@ class Viewer:
         self.messages: list[dict[str, Any]] = []
 
     async def _slow(self, scope: Any, receive: Any, send: Any) -> None:
-        """Do not read from the server while asleep, like a client whose buffer is full."""
+        """Stop reading from the server, like a client with a full receive buffer."""
 
         async def when_awake(message: Any) -> None:
             await self.awake.wait()

@@ -1,4 +1,4 @@
-"""The first screen shows the latest decisions of its own cluster, whatever happens in another one."""
+"""The first screen shows the latest decisions of its own cluster, regardless of other clusters."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _ignore_revisions() -> None:
     from hetsched.scheduling import scheduling_loop
 
     decisions.advance = lambda cluster_id, **_: advance(cluster_id)
-    # The race goes on with the nodes whose reservations the database rejects.
+    # The race continues with the nodes whose reservations the database rejects.
     scheduling_loop.record_reservation_conflicts = lambda *arguments: []
 
 

@@ -1,4 +1,4 @@
-"""A process that hangs in a transaction, or whose machine vanished, does not lock out other processes for ever."""
+"""A process that hangs in a transaction, or whose machine vanished, does not block other processes indefinitely."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_rejected_delivery_is_retried_and_finally_dropped(receiver: Receiver) ->
     given_up = Delivery.objects.get()
     assert (given_up.state, given_up.status, given_up.code) == (Delivery.DEAD, 500, "Answer500")
     assert given_up.log.count() == deliveries.MOST_ATTEMPTS
-    # A receiver of ten copies can see that they are one message.
+    # All ten copies have the same message id.
     assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
     assert len({request.body for request in receiver.requests}) == 1
 

@@ -100,7 +100,8 @@ class HttpJsonParams(Params, frozen=True):
         _Path, msgspec.Meta(title="Time", description="Path in an item to its time; empty: now.")
     ] = ""
     states: Annotated[
-        dict[str, str], msgspec.Meta(title="Words", description='What their words mean in ours: {"PSU_DOWN": "off"}.')
+        dict[str, str],
+        msgspec.Meta(title="States", description='Power state by value of the source: {"PSU_DOWN": "off"}.'),
     ] = {}
 
 

@@ -6,16 +6,13 @@ slots. If no grant matches, or the grants of several pods match, `Allocate` firs
 control plane, for at most `patience_seconds`. If there is still no matching grant, `Allocate` rejects the request and
 the kubelet fails the pod. The response to `GetPreferredAllocation` lists slots of the granted GPUs where possible, so
 that the kubelet requests them.
-Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time).
+The response passes NVIDIA GPUs by CDI name, by the variable of NVIDIA's container runtime, or as bare device nodes, and
+AMD GPUs as device nodes. Only CDI isolates containers: a pod's own variables override those of the plugin. Shares of
+GPUs are enforced only by HAMi-core in the container, which reads the memory limit (MiB per GPU) and the core limit
+(percent, for all GPUs) from variables.
+Source: kubernetes/kubelet, deviceplugin/v1beta1; kubelet's devicemanager (admits one pod at a time); NVIDIA container
+toolkit; AMD k8s-device-plugin; HAMi-core.
 Invariant: an assignment is recorded before it is returned.
-
-The Allocate response contains environment variables, device nodes, mounts and CDI names. NVIDIA GPUs are passed by CDI
-name, by the variable of NVIDIA's container runtime, or as bare device nodes; AMD GPUs as device nodes. Variables do not
-isolate containers: a pod's own variables override those of the plugin, and every CUDA image requests all GPUs in such a
-variable. With CDI, the kernel prevents access to other GPUs. Shares of GPUs are enforced only if a slicing runtime is
-installed. HAMi-core in the container then reads two limits from variables: the memory limit in MiB per GPU, and the
-core limit in percent for all GPUs.
-Source: NVIDIA container toolkit (variables, CDI names), AMD k8s-device-plugin (device nodes), HAMi-core (variables).
 """
 
 from __future__ import annotations

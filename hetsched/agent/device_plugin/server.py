@@ -1,6 +1,6 @@
 """Serve a device plugin on its socket, and register it again after each kubelet restart.
 
-A kubelet that restarts removes every socket in its folder and does not remember any plugins. `tick` is called about
+A kubelet that restarts removes every socket in its folder and does not keep registrations. `tick` is called about
 every second. If the kubelet's socket does not exist, the plugin is not served. If the kubelet's socket was replaced, or
 the plugin's socket was removed, the plugin's socket is created and registered again; the next tick retries a failed
 registration. Registration is the last step, because the kubelet calls a registered plugin immediately.

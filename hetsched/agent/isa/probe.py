@@ -5,16 +5,11 @@ target of its distribution. The first readable source is accepted, in this order
 list, its deprecated string, riscv_hwprobe, the capability words, the dynamic loader, the compiler. Every other source
 is compared with the accepted source, and contradictions are reported. A source that gives only a lower bound
 contradicts the accepted source only if it lists additional features.
-Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/uabi.rst; ISAMatch (gcc -v).
-
 Device tree: `riscv,isa-base` with `riscv,isa-extensions` is an exact list; `riscv,isa` is the deprecated string. Only
-extensions that every enabled CPU has are used.
-Source: device-tree binding riscv/extensions.yaml; the tree is read from /proc/device-tree or the target of that link.
-
-The system call riscv_hwprobe returns the usable extensions of a RISC-V kernel. If it is called for all CPUs together,
-the kernel returns their common extensions. The result is a lower bound, because a kernel does not report extensions
-that it does not know.
-Source: Linux Documentation/arch/riscv/hwprobe.rst, arch/riscv/include/uapi/asm/hwprobe.h.
+extensions that every enabled CPU has are used. riscv_hwprobe returns the common extensions of all CPUs, as a lower
+bound, because a kernel does not report extensions that it does not know.
+Source: domain rules of hetsched.isa; Linux Documentation/arch/riscv/{uabi,hwprobe}.rst; device-tree binding
+riscv/extensions.yaml; ISAMatch (gcc -v).
 """
 
 from __future__ import annotations

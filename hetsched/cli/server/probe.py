@@ -1,7 +1,7 @@
 """Liveness probe of one program over HTTP, without blocking its supervisor.
 
 The probe sends one request at a time: it connects, sends `GET /livez` and waits for the first bytes of a response; any
-status means that the program is alive.
+status means that the program responds.
 The socket listens before the program starts, so the first request waits in the backlog until the program accepts it. If
 the connection of a request breaks, the request is sent again, and the time is still measured from the first attempt.
 """

@@ -11,14 +11,11 @@ and the gain of one policy over another is the ratio of their load balance degre
 gains of mbcgt over dynamic and default; the gain of dynamic over default follows from them as (1 + a) / (1 + b) - 1:
 8.15 and 7.41 % -> 0.69 %. The comparison is then repeated on 200 nodes, and with joint placement of the batch
 (`lab.joint`).
-Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), its comparison of 4 nodes, 12 pods, 3 x 5 orders.
-
-Machines and applications of the comparison have requested and measured CPU, memory, network and disk. Half of the nodes
-are small, and half are twice as large. There are four kinds of applications, each heavy on one resource. Their usage is
-known exactly and differs from their requests. An order is a Fisher-Yates shuffle from the last index by the generator
-of `lab.lcg`.
-Source: MBCGT publishes the counts (4 nodes, 12 pods of 4 kinds, 3 groups of 5 orders); sizes, demands and seeds are a
-reconstruction, which was searched so that the gains have the published magnitude.
+Half of the nodes are small, and half are twice as large. Each of the four kinds of applications is heavy on one
+resource; its usage is known exactly and differs from its requests. An order is a Fisher-Yates shuffle from the last
+index by the generator of `lab.lcg`.
+Source: MBCGT (Li et al., Journal of Xidian University 2021 48(6)), which publishes the counts (4 nodes, 12 pods, 3
+groups of 5 orders); sizes, demands and seeds are a reconstruction with gains of the published magnitude.
 """
 
 from __future__ import annotations

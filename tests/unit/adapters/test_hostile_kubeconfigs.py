@@ -134,7 +134,7 @@ def test_an_odd_shape_is_refused(shape: Any, acts: list[str]) -> None:
 def test_one_context_is_kept_and_nothing_else(acts: list[str]) -> None:
     config = kubeconfig(namespace="team", cluster={"extensions": [{"name": "x"}], "insecure-skip-tls-verify": False})
     config["users"].append({"name": "root", "user": {"token": "another"}})
-    config["users"].append({"name": "bad", "user": {"exec": EXEC}})  # not ours: neither read nor stored
+    config["users"].append({"name": "bad", "user": {"exec": EXEC}})  # unknown fields: neither read nor stored
     kept = one_context(config)
     assert kept["users"] == [{"name": "chosen", "user": {"token": "canary-5f2d"}}]
     assert set(kept["clusters"][0]["cluster"]) == {"server", "certificate-authority-data"}

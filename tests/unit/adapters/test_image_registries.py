@@ -238,7 +238,7 @@ def test_over_tls_the_registry_has_to_prove_its_name(tmp_path: Path, monkeypatch
         monkeypatch.setattr(outbound, "_trust", lambda: trust)
         assert look_up(parse_reference(name), allowed).platforms == ("linux/amd64",)
         assert refusal(registry, f"{wrong}/app:1", allowed) == "RegistryUntrusted"
-        # A registry with TLS is not called without it, whatever a redirect says.
+        # A redirect to plain HTTP is not followed for a registry with TLS.
         single = registry.single("one:1", "linux/amd64")
         registry.redirect_blobs_to = f"http://{right}"
         assert refusal(registry, single, allowed) == "AddressRefused"

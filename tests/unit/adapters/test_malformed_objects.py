@@ -55,7 +55,7 @@ def test_a_few_odd_values_anywhere(objects: list[Plain], odd: list[Any], seed: i
     draw = random.Random(seed)
     for value in odd:
         container, key = draw.choice([place for place in places(objects) if place[1] not in ("kind", "apiVersion")])
-        container[key] = copy.deepcopy(value)  # an object inside itself would have no end
+        container[key] = copy.deepcopy(value)  # a recursive object has no finite encoding
     documents = [Document("f", number, plain) for number, plain in enumerate(objects, 1) if isinstance(plain, dict)]
     documents = [document for document in documents if isinstance(document.object.get("kind"), str)]
     try:

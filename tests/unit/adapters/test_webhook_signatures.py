@@ -1,4 +1,4 @@
-"""Deliveries are signed as Standard Webhooks specifies, so that receivers need no code of ours to verify them."""
+"""Deliveries are signed as Standard Webhooks specifies, so that receivers can verify them with any library."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_grant_after_an_allocation_allocates_nothing_twice(scene: Scene) -> None
 def test_gpu_in_use_is_not_allocated(scene: Scene) -> None:
     scene.source.known = [grant("a", 3)]
     scene.kubelet.admit("a", 1)
-    scene.source.known = [grant("b", 3)]  # the control plane forgot a, whose container still runs
+    scene.source.known = [grant("b", 3)]  # the control plane no longer lists pod a, whose container still runs
     with pytest.raises(Refused):
         scene.kubelet.admit("b", 1)
     scene.kubelet.end("a")
@@ -167,7 +167,7 @@ def test_gpu_of_a_misplaced_pod_is_not_allocated_again(scene: Scene) -> None:
     scene.source.known = [grant("a", 3)]
     scene.kubelet.admit("a", 1)
     scene.source.known = [grant("a", 2), grant("b", 3)]
-    # a stays on GPU 3 whatever is granted, so b gets the one that was meant for a; both are read back.
+    # Pod a stays on GPU 3 regardless of its grant, so b gets a's granted GPU; both assignments are read back.
     assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-2"
     assert scene.actual() == {"a": ["GPU-3"], "b": ["GPU-2"]}
 

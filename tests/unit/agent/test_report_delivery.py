@@ -1,4 +1,4 @@
-"""The agent's sender with a faulty server: no report is lost, and no call waits for ever."""
+"""The agent's sender with a faulty server: no report is lost, and no call waits indefinitely."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_never_fitting_pod_blocks_a_merge(
 
 
 def test_one_pod_is_not_counted_as_several(tmp_path: Path) -> None:
-    """The summary of one pod speaks of one pod."""
+    """The summary of one pod uses the singular."""
     nodes = cluster_file(tmp_path)
 
     def summary(*pods: PodBuilder) -> str:

@@ -15,7 +15,7 @@ from hetsched.contracts.errors import InputError
 from tests.unit.cli.calling import run
 
 LINES = [(command, line) for command, lines in EXAMPLES.items() for line in lines]
-OWN_OPTIONS = {"agent", "docs", "certs"}  # the agent reads its own; the others need no example
+OWN_OPTIONS = {"agent", "docs", "certs"}  # the agent parses its own options; the other commands need no example
 
 
 def program() -> Any:
@@ -78,7 +78,7 @@ def commands_of(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*names, name)), command
 
 
-# These write files, run for ever, or print output for other programs.
+# These write files, run indefinitely, or print output for other programs.
 WITHOUT_JSON = {
     "agent", "certs", "cluster export", "completion", "crds", "docs", "health", "mcp", "policy golden export",
     "scheduler", "standalone",

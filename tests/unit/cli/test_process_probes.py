@@ -50,7 +50,7 @@ def test_silent_worker_is_unhealthy_only_while_its_store_responds(
 
 
 class Answers(BaseHTTPRequestHandler):
-    """A live process that follows no cluster."""
+    """A running informer process without a cluster."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/livez" else 503)

@@ -46,7 +46,7 @@ def test_four_pods_of_three_cpus_get_a_zone_each() -> None:
     assert granted[:4] == [("a", ["node0"]), ("b", ["node0"]), ("a", ["node1"]), ("b", ["node1"])]
     # Each node has 2 CPUs left, one in each zone.
     assert granted[4] == (None, [])
-    # A policy without zone support grants none and would not see that.
+    # A policy without zone support grants no zones and ignores the shortage.
     assert all(not scheduler(nodes, policy="default-kube").schedule(pod).allocation.zones for pod in pods)
 
 

@@ -80,5 +80,5 @@ def test_cpu_pods_spread_over_nodes_without_gpus(by: str) -> None:
 
 
 def test_the_workload_mix_does_not_change_a_decision() -> None:
-    # So a batch of a server, which sees part of a workload, decides like a simulation of the whole workload.
+    # A server decides a part of a workload like a simulation of the whole workload.
     assert not compile_policy(BUILTIN["hetsched"], REGISTRY).wants_mix

@@ -125,7 +125,7 @@ def test_device_is_near_the_numa_node_of_its_pcie_root() -> None:
 
     devices = [at("a", "0"), at("a", "0n", numaNode=1), at("a", "1"), at("b", "0"), at("b", "0n", numaNode=0)]
     assert numa_nodes(devices) == [1, 1, None, 0, 0]
-    # Devices of one root complex that state different nodes say nothing about the others.
+    # Devices of one root complex that state different nodes give no zone to the other devices.
     assert numa_nodes([*devices, at("a", "0m", numaNode=0)])[0] is None
 
 

@@ -39,7 +39,7 @@ def granted(found: tuple[GpuCard, ...], *counts: int, links: str = "best") -> li
 
 
 def test_linked_pair_is_assigned_together() -> None:
-    # Card 0 is missing: 1 is left alone, so two GPUs are 2 and 3.
+    # GPU 0 is missing, so GPU 1 has no linked peer: two GPUs are 2 and 3.
     assert granted(cards(*POWER8), 1, 2) == [[0], [2, 3]]
     assert granted(cards(*POWER8), 1, 2, links="ignore") == [[0], [1, 2]]
 

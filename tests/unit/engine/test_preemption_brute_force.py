@@ -212,7 +212,7 @@ def test_small_first_order_is_minimal_for_cpu(seed: int) -> None:
 
 
 def assert_relieved_load(state: ClusterState, removable: PreemptiblePods) -> None:
-    """Compare the load without the possible victims with that of a ledger that forgot them."""
+    """Compare the load without the possible victims with that of a state without these pods."""
     removable._follow(state)
     fork = state.fork()
     for placed in (placed for pods in removable.on_row for placed in pods):

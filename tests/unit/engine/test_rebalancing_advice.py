@@ -1,4 +1,4 @@
-"""Rebalancing advice on clusters small enough to see the answer."""
+"""Rebalancing advice on small clusters with a known result."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from hetsched.isa import match, parse
         ("x86-64-v3", "x86-64-v3+avx512f", 0.9615),
         # fp and asimd of fp, asimd and sve2.
         ("arm64", "arm64+sve2", 0.6667),
-        # The same set in more words: 5 items of 3 would be more than all of it.
+        # The same set in a longer spelling: 5 of 3 items would exceed 1.
         ("rv64i_zba_zbb_zbs", "rv64ib", 1.0),
     ],
 )

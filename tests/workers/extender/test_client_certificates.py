@@ -102,7 +102,7 @@ def test_listed_client_acts_for_its_cluster_and_keeps_its_connection(tls_server:
 def issued(
     folder: Path, pairs: Path, name: str, *, days: int = 1, purpose: Any = ExtendedKeyUsageOID.CLIENT_AUTH
 ) -> Path:
-    """Return a certificate pair of our CA that our own command would not create."""
+    """Return a certificate pair of the CA that `hetsched certs` does not create."""
     authority = x509.load_pem_x509_certificate((pairs / "ca.crt").read_bytes())
     signing = serialization.load_pem_private_key((pairs / "ca.key").read_bytes(), None)
     assert isinstance(signing, ec.EllipticCurvePrivateKey)
