@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,6 +68,45 @@ def test_labels_with_dots_and_slashes_are_located() -> None:
         "pods.yaml#1 metadata.labels['example.com/a']",
         "pods.yaml#1 spec.containers[0].resources.requests.cpu",
     ]
+
+
+def test_replaced_values_cause_no_further_errors() -> None:
+    text = POD.replace("oks/gpu-memory: much", "oks/gpu-number: 2").replace("NAME", "a").replace("CPU", "1")
+    assert errors_of(text) == [
+        ("FieldInvalid", "pods.yaml#1 metadata.annotations['oks/gpu-number']"),
+        ("FieldInvalid", "pods.yaml#1 spec.priority"),
+    ]
+
+
+def test_search_ends_at_an_error_of_an_object() -> None:
+    replicas = {"replicas": 300_000, "template": {"spec": {"containers": [{"name": "main"}]}}}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": replicas}
+    assert [code for code, _ in errors_of(json.dumps(deployment))] == ["TooManyPods"]
+
+
+def test_controllers_are_read_with_one_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = {"spec": {"containers": [{"name": "main"}], "priority": ""}}
+    spec = {"replicas": 3, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "Web"}, "spec": spec}
+    numbers: list[int] = []
+
+    def outcome(read: Any, documents: Any) -> Any:
+        found = _outcome(read, documents)
+        numbers.append(len(found[1]))
+        return found
+
+    _outcome = wrong_fields._outcome
+    monkeypatch.setattr(wrong_fields, "_outcome", outcome)
+    assert [place for _, place in errors_of(json.dumps(deployment))] == [
+        "pods.yaml#1 metadata.name", "pods.yaml#1 spec.template.spec.priority",
+    ]  # fmt: skip
+    assert max(numbers) == 1
+
+
+def test_long_index_in_a_place_is_no_index() -> None:
+    labels = {f"a[{'9' * 5000}]": "x"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": labels}, "spec": {"containers": [{}]}}
+    assert [code for code, _ in errors_of(json.dumps(pod))] == ["LabelInvalid"]
 
 
 def test_search_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
