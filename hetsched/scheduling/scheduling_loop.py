@@ -26,6 +26,7 @@ from hetsched.contracts.api.decision import Reason, Verdict
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
+from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.policy import Policy
 from hetsched.inventory.node_loads import current_columns
 from hetsched.journal import counters, metric_names
@@ -157,7 +158,10 @@ class SchedulingLoop:
         no decision, so the commit would not reject a decision on such a pod.
         """
         placed, nominees = snapshot.state.placed_pods, snapshot.nominees
-        waiting = [pod for pod in pods if pod.spec.key not in placed or pod.spec.key in nominees]
+        behind = {pod.spec.key for pod in pods if pod.spec.key in placed and pod.spec.key not in nominees}
+        # The other members of their gangs wait too: otherwise the released pods would count as placed members.
+        gangs = {gang_key(pod.spec) for pod in pods if pod.spec.key in behind} - {None}
+        waiting = [pod for pod in pods if pod.spec.key not in behind and gang_key(pod.spec) not in gangs]
         if len(waiting) == len(pods) or current_columns(self._cluster_id).revision == snapshot.revision:
             return pods, False
         return waiting, True

@@ -27,7 +27,7 @@ class Listening(Sockets):
 
     def back_after(self, moment: float) -> list[float]:
         """Return, for each socket that reconnected, the seconds from `moment` until it got a response."""
-        return [min(at) - moment for made in self._made if (at := [at for at in made.greeted if at > moment])]
+        return [min(at) - moment for client in self._clients if (at := [at for at in client.greeted if at > moment])]
 
 
 class Meter:

@@ -8,6 +8,7 @@ import pytest
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingResult
+from hetsched.adapters.objects import keys
 from hetsched.scheduling import binding_cycle
 from tests.unit.adapters.test_extended_claims import ApiServer, allocated, binding
 
@@ -30,6 +31,19 @@ def test_result_deletes_only_the_claim_of_its_decision(
         assert server.claim is None
     else:
         assert server.devices == ["gpu-0" if current else "gpu-1"]
+
+
+def test_claim_of_a_pod_that_a_later_decision_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later decision has the same device, which all nodes can access."""
+    server = ApiServer()
+
+    def bind(_: Any, request: Any, **__: Any) -> BindingOutcome:
+        server.pod["metadata"]["annotations"] = {keys.ALLOCATION: "{}"}
+        return BindingOutcome(request.pod_id, BindingResult.LOST)
+
+    monkeypatch.setattr(binding_cycle, "bind", bind)
+    binding_cycle.write(cast("Api", server), "live", binding())
+    assert server.devices == ["gpu-0"]
 
 
 def test_binding_after_its_lease_leaves_the_claim_of_a_later_decision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,28 @@ def test_pod_that_is_released_during_the_refresh_is_decided_in_the_next_batch(mo
 
 
 @pytest.mark.django_db
+def test_gang_waits_while_a_released_member_is_placed_in_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(a_node("n1").cpu(4))
+    members = [a_pod(name).cpu(1).gang("training", 2) for name in ("early", "late")]
+    early, _ = placed(cluster, "n1", *members)
+    late = Pod.objects.get(name="late")
+    actions.reject(cluster.pk, [late.pk], reason="a test")
+    loop = SchedulingLoop(WorkerHost(cluster.pk), cluster.pk, cluster.name, 500)
+    due = loop._due_pods
+
+    def after_release() -> Any:
+        actions.reject(cluster.pk, [early.pk], reason="a test")
+        monkeypatch.setattr(loop, "_due_pods", due)
+        return due()
+
+    monkeypatch.setattr(loop, "_due_pods", after_release)
+    lease = acquire_lease(cluster)
+    first, second = loop.iterate(lease), loop.iterate(lease)
+    assert [result.waiting.spec.name for result in first.results] == []
+    assert sorted(result.waiting.spec.name for result in second.results) == ["early", "late"]
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize("batch", [1, 3, 500])
 def test_placements_equal_the_engines_for_any_batch_size(settings: Any, batch: int) -> None:
     settings.HETSCHED_BATCH = batch

@@ -130,8 +130,8 @@ class VictimSearch:
         found = self._reprieve(units, _by_importance(units, broken), row, broken)
         if found is not None and found.cost > least and len(found.victims) > 1:
             other = self._reprieve(units, _by_size(units, broken, self._sizes(row)), row, broken)
-            if other is not None and self._violations(other) <= self._violations(found):
-                found = min(found, other, key=lambda choice: choice.cost)
+            if other is not None:
+                found = min(found, other, key=lambda choice: (self._violations(choice), choice.cost))
         return found
 
     def _violations(self, choice: Choice) -> int:

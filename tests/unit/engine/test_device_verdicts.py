@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.contracts.objects.devices import AllocatedDevice, ResourceClaim
+from hetsched.contracts.objects.devices import AllocatedDevice, Device, DeviceId, ResourceClaim
 from hetsched.contracts.objects.workload import PodSpec
+from hetsched.engine.cluster.devices.search import NodeDevices
 from hetsched.engine.cluster.devices.state import DeviceState
+from hetsched.engine.cluster.devices.verdicts import DeviceVerdicts
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
@@ -61,6 +63,22 @@ def record_claims(state: ClusterState, draw: random.Random) -> None:
     content: Any = msgspec.structs.replace(known, claims=claims)
     assert state.devices.replace_claims(content)
     assert state.devices.known == content
+
+
+def test_call_ends_after_several_stopped_searches() -> None:
+    nodes, searched = {row: NodeDevices((row,)) for row in range(20)}, list[int]()
+    devices = [Device(DeviceId("d", "pool", str(row))) for row in range(20)]
+
+    def search(node: NodeDevices) -> str:
+        searched.extend(node.places)
+        return "search" if node.places[0] < 10 else ""
+
+    results, calls = DeviceVerdicts(), 0
+    while calls < 2:
+        found, calls = results.search((), nodes, devices, search), calls + 1
+        # The second call searches the nodes that remain, and no node twice.
+        assert searched == list(range(8 if calls == 1 else 20))
+        assert [row for row, result in found.items() if not result] == ([] if calls == 1 else list(range(10, 20)))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -15,6 +15,7 @@ from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import BindingConditions, DeviceCapacity, DeviceId
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.node_report import Taint
+from hetsched.engine.cluster.devices import search
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 from hetsched.engine.framework.builtin_policies import BUILTIN
@@ -242,6 +243,16 @@ def test_constraints_end_the_search_for_too_many_equal_devices() -> None:
     requests = [exactly(f"r{i}", f"{OWN}.root >= 0", count=3) for i in range(5)]
     scene = Scene(node("n1"), slice_of("n1", *devices), claim("c", *requests, **alike), pod("c"))
     assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesNotAvailable")
+
+
+def test_checks_of_devices_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 20 devices with different roots are requested of 128 with 16 roots: all searches reach the 17th request.
+    devices = [device(f"d{i:03}", root=i % 16) for i in range(128)]
+    different = {"constraints": [{"distinctAttribute": f"{DRIVER}/root"}]}
+    asked = claim("c", *(exactly(f"r{i:02}") for i in range(20)), **different)
+    monkeypatch.setattr(search, "MOST_CHECKS", 20_000)
+    scene = Scene(node("n1"), slice_of("n1", *devices), asked, pod("c"))
+    assert scene.diagnosed["p"] == (Verdict.NOT_NOW, "DevicesUndecided")
 
 
 def test_long_search_ends_with_a_reason() -> None:

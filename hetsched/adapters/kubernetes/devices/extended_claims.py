@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from hetsched.adapters.objects import keys
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import ExtendedClaim
 from hetsched.contracts.objects.devices import DeviceId
@@ -93,22 +94,34 @@ def release_extended_claim(api: Api, request: BindingRequest, extended: Extended
 
 
 def delete_extended_claim(api: Api, request: BindingRequest, extended: ExtendedClaim) -> None:
-    """Delete the pod's claim if it is the claim of this decision. Raises: ApiFailure."""
+    """Delete the pod's claim if it is the claim of this decision. Raises: ApiFailure.
+
+    The claim of a pod that a later decision has bound is kept: the later decision may have the same devices.
+    """
     found = read_claim(api, extended.name, request.namespace)
-    if found is not None and _is_owned(found, request.uid) and _is_current(found, request, extended):
+    if found is None or not _is_owned(found, request.uid) or not _is_current(found, request, extended):
+        return
+    pod = _pod(api, request)
+    if pod is None or keys.ALLOCATION not in (pod["metadata"].get("annotations") or {}):
         delete_claim(api, found)
 
 
 def _is_named(api: Api, request: BindingRequest, extended: ExtendedClaim) -> bool:
     """Return whether the pod exists and its status names the claim. Raises: ApiFailure."""
+    pod = _pod(api, request)
+    status = {} if pod is None else pod.get("status", {}).get("extendedResourceClaimStatus", {})
+    return bool(status.get("resourceClaimName") == extended.name)
+
+
+def _pod(api: Api, request: BindingRequest) -> Plain | None:
+    """Return the pod of a binding, or None if it does not exist any more. Raises: ApiFailure."""
     try:
         pod: Plain = json.loads(api.get(PODS.path(namespace=request.namespace, name=request.name)))
     except ApiFailure as failure:
         if failure.status == 404:
-            return False
+            return None
         raise
-    status = pod.get("status", {}).get("extendedResourceClaimStatus", {})
-    return bool(pod["metadata"].get("uid") == request.uid and status.get("resourceClaimName") == extended.name)
+    return pod if pod["metadata"].get("uid") == request.uid else None
 
 
 def devices_of(allocation: Plain) -> list[DeviceId]:

@@ -1,8 +1,8 @@
 """Search for the devices of one pod on one node.
 
-Devices are searched request by request, in the order of names, with the first alternative that leads to a solution. The
-search stops after `MOST_STEPS` steps and reports that it was stopped. Pools with binding conditions follow the other
-pools, because their pods wait before they are bound.
+Devices are searched request by request, in the order of names, with the first alternative that leads to a solution.
+The search stops after `MOST_STEPS` steps or `MOST_CHECKS` checks of devices and reports that it was stopped. Pools
+with binding conditions follow the other pools, because their pods wait before they are bound.
 After each choice, the search checks that all further requests can still get distinct devices, of which each alone is
 possible after the choice. Without this check, a late request for scarce devices would be tried with each combination of
 the devices of all earlier requests.
@@ -30,6 +30,7 @@ from .distinct_devices import can_be_distinct
 from .usage import DeviceUsage, consumption
 
 MOST_STEPS = 20_000
+MOST_CHECKS = 200_000  # of devices, about half a second
 
 
 class NodeDevices(NamedTuple):
@@ -92,6 +93,7 @@ class DeviceSearch:
         self._known = known
         self._matching = matching
         self._is_complete, indexes = node.is_complete, node.places
+        self._checks = 0
         devices = [known.devices[index] for index in indexes]
         late = {device.id.pool_key for device in devices if device.binding is not None}
         ids = {index: device.id for index, device in zip(indexes, devices, strict=True)}
@@ -110,7 +112,11 @@ class DeviceSearch:
                 self._requests.append([alternative for alternative in alternatives if alternative is not None])
         if self._can_serve(0) and self._request(0):
             return [_grant(choice) for choice in self._chosen]
-        return "search" if self._steps > MOST_STEPS else "few"
+        return "search" if self._is_stopped else "few"
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._steps > MOST_STEPS or self._checks > MOST_CHECKS
 
     def _request(self, at: int) -> bool:
         if at == len(self._requests):
@@ -162,6 +168,7 @@ class DeviceSearch:
         place, wish, devices, count = alternative
         taken = {choice.device.id for choice in self._chosen}
         if taken:
+            self._checks += len(devices)
             devices = [
                 device
                 for device in devices
@@ -208,7 +215,7 @@ class DeviceSearch:
             return self._request(following)
         for index in range(len(among) - remaining + 1):
             self._steps += 1
-            if self._steps > MOST_STEPS:
+            if self._is_stopped:
                 return False
             choice = self._choice(among[index], alternative.wish, alternative.place)
             if not self._has_counters(choice) or not self._meets_constraints(choice):

@@ -240,7 +240,7 @@ class DeviceState:
             rows = (
                 range(len(state.reports)) if self._on_any_node else self._rows(state, [nodes for nodes, _ in selected])
             )
-        incomplete = self._incomplete_on(state)
+        incomplete = state.once("incomplete pools", lambda: self._incomplete_on(state))
         found: dict[int, NodeDevices] = {}
         for row in rows:
             places = [*self._by_node.get(state.reports[row].name, ()), *self._on_any_node]
@@ -296,9 +296,8 @@ class DeviceState:
             return found if isinstance(found, str) else ""
 
         nodes = state.once("devices by node", lambda: self.by_node(state))
-        if usage is not self._usage:
-            return {row: search(node) for row, node in nodes.items()}
-        return self._verdicts.search(claims, nodes, self.known.devices, search)
+        verdicts = self._verdicts if usage is self._usage else DeviceVerdicts()
+        return verdicts.search(claims, nodes, self.known.devices, search)
 
     def allocate(
         self,

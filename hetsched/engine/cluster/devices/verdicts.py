@@ -15,6 +15,8 @@ from .search import NodeDevices
 
 # The requests and constraints of each claim, and the index of the first equal claim: a pod may use one claim twice.
 Demand = tuple[tuple[tuple[DeviceRequest, ...], tuple[AttributeConstraint, ...], int], ...]
+STOPPED = "search"
+MOST_STOPPED = 8  # searches of one call, which take seconds together
 _MOST_DEMANDS = 32  # a change of a pool that all nodes can access drops one result of each demand and node
 
 
@@ -33,7 +35,10 @@ class DeviceVerdicts:
         devices: Sequence[Device],
         search: Callable[[NodeDevices], str],
     ) -> Mapping[int, str]:
-        """Return the result for each row of `nodes`, which contains the devices that each node can access."""
+        """Return the result for each row of `nodes`, which contains the devices that each node can access.
+
+        After `MOST_STOPPED` stopped searches, the result of the remaining nodes is that of a stopped search.
+        """
         if nodes is not self._nodes and nodes != self._nodes:
             self._found.clear()
             self._rows = {}
@@ -45,9 +50,16 @@ class DeviceVerdicts:
         if demand not in self._found and len(self._found) >= _MOST_DEMANDS:
             self._found.pop(next(iter(self._found)))
         found = self._found.setdefault(demand, {})
-        for row in nodes.keys() - found.keys():
-            found[row] = search(nodes[row])
-        return found
+        stopped = 0
+        for row, node in nodes.items():
+            if row in found:
+                continue
+            if stopped == MOST_STOPPED:
+                break
+            found[row] = search(node)
+            stopped += found[row] == STOPPED
+        # The nodes that remain are searched by later calls.
+        return found if len(found) == len(nodes) else {row: found.get(row, STOPPED) for row in nodes}
 
     def drop(self, devices: Iterable[DeviceId]) -> None:
         """Drop the results of the nodes that can access a pool of these devices, whose use has changed."""
