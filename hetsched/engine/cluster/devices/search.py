@@ -30,6 +30,7 @@ from .distinct_devices import can_be_distinct
 from .usage import DeviceUsage, consumption
 
 MOST_STEPS = 20_000
+STOPPED = "search"  # result of a stopped search
 MOST_CHECKS = 200_000  # of devices, about half a second
 
 
@@ -112,7 +113,7 @@ class DeviceSearch:
                 self._requests.append([alternative for alternative in alternatives if alternative is not None])
         if self._can_serve(0) and self._request(0):
             return [_grant(choice) for choice in self._chosen]
-        return "search" if self._is_stopped else "few"
+        return STOPPED if self._is_stopped else "few"
 
     @property
     def _is_stopped(self) -> bool:

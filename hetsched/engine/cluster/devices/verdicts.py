@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetsched.contracts.objects.devices import AttributeConstraint, Device, DeviceId, DeviceRequest, ResourceClaim
 
-from .search import NodeDevices
+from .search import STOPPED, NodeDevices
 
 # The requests and constraints of each claim, and the index of the first equal claim: a pod may use one claim twice.
 Demand = tuple[tuple[tuple[DeviceRequest, ...], tuple[AttributeConstraint, ...], int], ...]
-STOPPED = "search"
 MOST_STOPPED = 8  # searches of one call, which take seconds together
 _MOST_DEMANDS = 32  # a change of a pool that all nodes can access drops one result of each demand and node
 
