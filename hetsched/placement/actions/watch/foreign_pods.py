@@ -32,15 +32,15 @@ def charge_foreign_pods(change: ClusterTransaction, charged: Sequence[ObservedPo
     With `displaces`, pods and holds that no longer fit their node are displaced.
     """
     node_ids = _ids_of_nodes(change.cluster, (seen.node_name for seen in charged))
-    known = [seen for seen in charged if seen.spec is not None]
-    specs = [_charged_spec(seen.spec, seen.node_name) for seen in known if seen.spec is not None]
+    known = [(_charged_spec(seen.spec, seen.node_name), pod_problem(seen)) for seen in charged if seen.spec is not None]
+    specs = [spec for spec, _ in known]
     reserved_node_ids: set[int] = set()
     # The rows of a first list would need more memory than all other data of the informer, so they are made in batches.
-    for some in batched(list(zip(known, specs, _allocations(specs, node_ids), strict=True)), _ROWS_AT_ONCE):
+    for some in batched(list(zip(known, _allocations(specs, node_ids), strict=True)), _ROWS_AT_ONCE):
         pods = []
-        for seen, spec, allocation in some:
+        for (spec, problem), allocation in some:
             pod = Pod.charged(change.cluster, spec, node_ids.get(spec.node_name), allocation, change.now)
-            pod.message = pod_problem(seen)
+            pod.message = problem
             pods.append(pod)
         insert(pods)
         reserved = [ReservedPod(pod.pk, pod.node_id, pod.spec, pod.allocation or EMPTY) for pod in pods if pod.node_id]
