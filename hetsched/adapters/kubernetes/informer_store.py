@@ -5,8 +5,8 @@ changes, it keeps the JSON of the fields that are used. For objects that describ
 it keeps the raw text. The JSON of other pods is dropped after conversion. `take` returns the changes since its last
 call: nodes that changed, or whose describing objects changed (up to five kinds, in any order of arrival), definitions
 that pods refer to, and pods. An object that cannot be read is quarantined with the reason until it changes, without
-effect on other objects. If an object that describes a node is unreadable, the node is read without this object and has
-a problem that names it.
+effect on other objects, except that the pool of an unreadable ResourceSlice is incomplete. If an object that describes
+a node is unreadable, the node is read without this object and has a problem that names it.
 Invariant: the results of `take`, applied in order, give the same content as reading one list of all current objects.
 """
 
@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from hetsched.adapters.objects.devices.reader import with_claims
+from hetsched.adapters.objects.devices.slices import marked_unreadable
 from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
@@ -258,16 +259,22 @@ class InformerStore:
         """Read one part of the definitions, or `only` these objects, and quarantine unreadable objects."""
         known = self._defining.get(part, {})
         kept = dict(known) if only is None else {key: known[key] for key in only if key in known}
+        marked: set[tuple[str, str]] = set()  # unreadable slices, of which the pool and the nodes may be readable
         while True:
             try:
-                documents = [_document(kind, key, body) for (kind, key), body in kept.items()]
+                documents = [
+                    _document(kind, key, body, unreadable=(kind, key) in marked) for (kind, key), body in kept.items()
+                ]
                 return read_content(documents, workload=False)
             except InputError as error:
                 odd = _rejected_object(error, kept)
                 if odd is None:
                     raise
                 self._quarantine(odd[0].split(".")[0], odd[1], error)
-                del kept[odd]
+                if odd[0] == _id(RESOURCE_SLICES) and odd not in marked:
+                    marked.add(odd)
+                else:
+                    del kept[odd]
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -321,14 +328,14 @@ def _put(table: dict[K, bytes], key: K, body: bytes | None) -> None:
         table[key] = body
 
 
-def _document(kind: str, key: str, body: bytes) -> Document:
+def _document(kind: str, key: str, body: bytes, *, unreadable: bool = False) -> Document:
     """Return an object as a document whose file name is its kind and key, so that errors identify the object.
 
-    Items of a list have no kind and apiVersion; both are added here.
+    Items of a list have no kind and apiVersion; both are added here. An `unreadable` slice is marked.
     """
     resource = _BY_ID[kind]
     plain = {**json.loads(body), "apiVersion": resource.api_version, "kind": resource.kind}
-    return Document(f"{kind}/{key}", 1, plain)
+    return Document(f"{kind}/{key}", 1, marked_unreadable(plain) if unreadable else plain)
 
 
 def _rejected_object(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:

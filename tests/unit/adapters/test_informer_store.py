@@ -24,6 +24,7 @@ from hetsched.adapters.kubernetes.resources import (
     RESOURCE_SLICES,
 )
 from hetsched.contracts.objects.cluster import ClusterContent
+from hetsched.contracts.objects.devices import DevicePlace
 from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.objects.wishes import GROUP_MIN_COUNT
 from hetsched.contracts.objects.workload import GangMember
@@ -309,10 +310,62 @@ def a_claim(store: InformerStore, name: str, model: str, *, allocated: str = "",
     seen(store, RESOURCE_CLAIMS, name, metadata={"uid": name}, spec=spec, status=status)
 
 
-def a_slice(store: InformerStore, *models: str) -> None:
+def a_slice(store: InformerStore, *models: str, name: str = "s1", pool: Any = None, **fields: Any) -> None:
     devices = [{"name": f"d{at}", "attributes": {"model": {"string": model}}} for at, model in enumerate(models)]
-    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
-    seen(store, RESOURCE_SLICES, "s1", spec={"driver": "d.io", "nodeName": "n1", "pool": pool, "devices": devices})
+    whole = {"name": "n1", "generation": 1, "resourceSliceCount": 1, **(pool or {})}
+    spec = {"driver": "d.io", "nodeName": "n1", "pool": whole, "devices": devices, **fields}
+    seen(store, RESOURCE_SLICES, name, spec=spec)
+
+
+UNREADABLE_COUNTERS = [{"name": "memory", "counters": {"bytes": {"value": "much"}}}]
+EVERY_DEVICE = {"perDeviceNodeSelection": True, "nodeName": None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "places"),
+    [
+        ({"nodeName": "n2"}, (DevicePlace("n2"),)),
+        ({"nodeName": None, "allNodes": True}, (DevicePlace(),)),
+        ({"nodeName": 7}, ()),
+        ({**EVERY_DEVICE, "devices": [{"nodeName": 7}, {"nodeName": "n3"}]}, (DevicePlace("n3"),)),
+        ({**EVERY_DEVICE, "devices": 7}, ()),
+    ],
+)
+def test_pool_of_an_unreadable_slice_is_incomplete_on_its_readable_nodes(
+    fields: Any, places: tuple[DevicePlace, ...]
+) -> None:
+    store = InformerStore()
+    a_slice(store, "a")
+    a_slice(store, name="s2", pool={"name": "other"}, sharedCounters=UNREADABLE_COUNTERS, **fields)
+    found = taken(store).definitions
+    assert found is not None
+    assert [device.node for device in found.devices.devices] == ["n1"]
+    assert found.devices.incomplete_places == {"d.io/other": places}
+    assert list(store.quarantined) == [("resourceslices", "s2")]
+    a_slice(store, name="s2", pool={"name": "other"}, nodeName="n2")
+    found = taken(store).definitions
+    assert found is not None
+    assert (found.devices.incomplete, store.quarantined) == ((), {})
+
+
+def test_unreadable_slice_of_the_newest_generation_replaces_older_slices() -> None:
+    store = InformerStore()
+    a_slice(store, "a")
+    a_slice(store, name="s2", pool={"generation": 2}, sharedCounters=UNREADABLE_COUNTERS)
+    found = taken(store).definitions
+    assert found is not None
+    assert (found.devices.devices, found.devices.incomplete) == ((), ("d.io/n1",))
+
+
+def test_slice_without_a_readable_pool_has_no_effect_on_others() -> None:
+    store = InformerStore()
+    a_slice(store, "a")
+    a_slice(store, name="s2", pool={"generation": "new"})
+    seen(store, RESOURCE_SLICES, "s3", spec=7)
+    found = taken(store).definitions
+    assert found is not None
+    assert (len(found.devices.devices), found.devices.incomplete) == (1, ())
+    assert sorted(store.quarantined) == [("resourceslices", "s2"), ("resourceslices", "s3")]
 
 
 @pytest.mark.parametrize("seed", range(5))

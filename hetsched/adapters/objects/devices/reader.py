@@ -1,16 +1,16 @@
 """Reader of the objects of dynamic resource allocation into `Devices`, with evaluated selectors.
 
 The objects are ResourceSlices, DeviceClasses, DeviceTaintRules and ResourceClaims. Only the slices of a pool's highest
-generation are used, and only if all of them are present. DeviceTaintRules add taints to the devices that they select. A
-device with an unknown field is kept but never allocated. A claim that requests an
-unsupported feature is kept; pods that use the claim are refused with the name of the field. Unknown fields are treated
-as unsupported. Selectors are evaluated in order, those of the class first, and each only for devices that match the
-previous ones.
+generation are used, and only if all of them are present and readable. DeviceTaintRules add taints to the devices that
+they select. A device with an unknown field is kept but never allocated. A claim that requests an unsupported feature is
+kept; pods that use the claim are refused with the name of the field. Unknown fields are treated as unsupported.
+Selectors are evaluated in order, those of the class first, and each only for devices that match the previous ones.
 Source: Kubernetes resource.k8s.io/v1; kube-scheduler's dynamicresources plugin (pools, order of selectors).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -22,7 +22,7 @@ from hetsched.contracts.times import seconds
 from ..fields import FieldView
 from .claims import resource_claim, selectors
 from .selector_verdicts import evaluate, is_supported, selector_chains, selector_verdicts
-from .slices import counters, device_taint, devices_of, places_of
+from .slices import DeviceSlice, device_taint, read_slice
 
 
 class DeviceReader:
@@ -30,15 +30,14 @@ class DeviceReader:
 
     def __init__(self, known: Devices | None = None) -> None:
         self._known = known or Devices()
-        self._slices: list[tuple[FieldView, str]] = []
+        self._slices: list[DeviceSlice] = []
         self._classes: dict[str, tuple[str, ...]] = {}
         self._extended: dict[str, tuple[float, str]] = {}  # resource -> creation and name of the newest class
         self._claims: dict[str, ResourceClaim] = {}
         self._taint_rules: list[_TaintRule] = []
 
     def slice(self, root: FieldView) -> None:
-        spec = root.view("spec")
-        self._slices.append((spec, f"{spec.text('driver')}/{spec.view('pool').text('name')}"))
+        self._slices.append(read_slice(root.view("spec")))
 
     def device_class(self, root: FieldView) -> None:
         meta, spec = root.view("metadata"), root.view("spec")
@@ -65,27 +64,20 @@ class DeviceReader:
     def devices(self) -> Devices:
         """Return the objects read so far, with the results of every selector for its candidate devices."""
         newest: dict[str, int] = {}
-        for spec, pool in self._slices:
-            newest[pool] = max(newest.get(pool, 0), spec.view("pool").integer("generation"))
-        current = [
-            (spec, pool) for spec, pool in self._slices if spec.view("pool").integer("generation") == newest[pool]
-        ]
-        counts: dict[str, int] = {}
-        wanted: dict[str, int] = {}
-        for spec, pool in current:
-            counts[pool] = counts.get(pool, 0) + 1
-            wanted[pool] = spec.view("pool").integer("resourceSliceCount", 1)
-        incomplete = {pool for pool in counts if counts[pool] != wanted[pool]}
-        complete = [(spec, pool) for spec, pool in current if pool not in incomplete]
-        read, shared, contradictory = _pools(complete)
+        for found in self._slices:
+            newest[found.pool] = max(newest.get(found.pool, 0), found.generation)
+        current = [found for found in self._slices if found.generation == newest[found.pool]]
+        counts = Counter(found.pool for found in current)
+        incomplete = {found.pool for found in current if found.slices_of_pool != counts[found.pool]}
+        read, shared, contradictory = _pools([found for found in current if found.pool not in incomplete])
         classes = {**self._known.classes, **self._classes}
         devices = tuple(self._tainted(device, classes) for device in read or self._known.devices)
         verdicts = selector_verdicts(devices, classes, self._claims.values())
         pools = tuple(sorted(incomplete | contradictory))
         places: dict[str, dict[DevicePlace, None]] = {pool: {} for pool in pools}
-        for spec, pool in current:
-            if pool in places:
-                places[pool] |= dict.fromkeys(places_of(spec))
+        for found in current:
+            if found.pool in places:
+                places[found.pool] |= dict.fromkeys(found.places)
         places_of_pools = {pool: tuple(some) for pool, some in places.items()}
         extended = self._known.extended | {resource: name for resource, (_, name) in self._extended.items()}
         counters_of_pools = shared if read else self._known.counters
@@ -107,7 +99,7 @@ def with_claims(known: Devices, claims: dict[str, ResourceClaim]) -> Devices:
     return msgspec.structs.replace(known, claims=claims, verdicts=verdicts)
 
 
-def _pools(slices: Sequence[tuple[FieldView, str]]) -> tuple[list[Device], dict[str, dict[str, int]], set[str]]:
+def _pools(slices: Sequence[DeviceSlice]) -> tuple[list[Device], dict[str, dict[str, int]], set[str]]:
     """Return the devices and the counters of pools, and the contradictory pools, whose devices are left out.
 
     A pool is contradictory if two devices or two counters have the same name, or a device consumes an absent counter.
@@ -115,18 +107,18 @@ def _pools(slices: Sequence[tuple[FieldView, str]]) -> tuple[list[Device], dict[
     devices: dict[str, list[Device]] = {}
     shared: dict[str, dict[str, int]] = {}
     contradictory: set[str] = set()
-    for spec, pool in slices:
-        devices.setdefault(pool, []).extend(devices_of(spec))
-        for name, amount in counters(spec):
-            if name in shared.setdefault(pool, {}):
-                contradictory.add(pool)
-            shared[pool][name] = amount
+    for found in slices:
+        devices.setdefault(found.pool, []).extend(found.devices)
+        for name, amount in found.counters:
+            if name in shared.setdefault(found.pool, {}):
+                contradictory.add(found.pool)
+            shared[found.pool][name] = amount
     for pool, some in devices.items():
         names = {device.id for device in some}
         if len(names) < len(some) or any(device.consumes.keys() - shared.get(pool, {}).keys() for device in some):
             contradictory.add(pool)
     valid = [device for pool, some in devices.items() if pool not in contradictory for device in some]
-    return valid, {pool: found for pool, found in shared.items() if pool not in contradictory}, contradictory
+    return valid, {pool: amounts for pool, amounts in shared.items() if pool not in contradictory}, contradictory
 
 
 class _TaintRule:

@@ -1,9 +1,14 @@
-"""Reader of the devices that a ResourceSlice publishes."""
+"""Reader of a ResourceSlice and of the devices that it publishes.
+
+The informer marks a slice that cannot be read. Of such a slice only the pool, the generation and the readable nodes are
+read, so that its pool is incomplete on these nodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.devices import (
@@ -26,11 +31,43 @@ _DEVICE = {
     "allowMultipleAllocations", "bindsToNode", "bindingConditions", "bindingFailureConditions",
     keys.EXPORT_BLOCKED,
 }  # fmt: skip
+_UNREADABLE = "hetsched.io/unreadable"
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
 Plain = dict[str, Any]
 
 
-def devices_of(spec: FieldView) -> Iterator[Device]:
+class DeviceSlice(NamedTuple):
+    """A ResourceSlice.
+
+    `pool` is `driver/pool`. `slices_of_pool` is the number of slices of this generation of the pool, None if the slice
+    cannot be read. `counters` contains shared counters as `set/counter` and amount in thousandths.
+    """
+
+    pool: str
+    generation: int
+    slices_of_pool: int | None
+    places: tuple[DevicePlace, ...]
+    devices: tuple[Device, ...] = ()
+    counters: tuple[tuple[str, int], ...] = ()
+
+
+def read_slice(spec: FieldView) -> DeviceSlice:
+    """Read the spec of a slice. Raises: InputError, of an unreadable slice only if its pool is unknown."""
+    pool = spec.view("pool")
+    key, generation = f"{spec.text('driver')}/{pool.text('name')}", pool.integer("generation")
+    if _UNREADABLE in spec:
+        return DeviceSlice(key, generation, None, tuple(_readable_places(spec)))
+    count = pool.integer("resourceSliceCount", 1)
+    return DeviceSlice(key, generation, count, tuple(_places(spec)), tuple(_devices(spec)), tuple(_counters(spec)))
+
+
+def marked_unreadable(plain: Plain) -> Plain:
+    """Return a copy of a ResourceSlice that is marked as unreadable."""
+    spec = plain.get("spec")
+    return plain | {"spec": spec | {_UNREADABLE: True}} if isinstance(spec, dict) else plain
+
+
+def _devices(spec: FieldView) -> Iterator[Device]:
     """Yield the devices of a slice."""
     driver, pool = spec.text("driver"), spec.view("pool").text("name")
     for device in spec.views("devices"):
@@ -60,9 +97,21 @@ def devices_of(spec: FieldView) -> Iterator[Device]:
         )
 
 
-def places_of(spec: FieldView) -> Iterator[DevicePlace]:
+def _places(spec: FieldView) -> Iterator[DevicePlace]:
     """Yield the nodes that can access a slice, with `perDeviceNodeSelection` those of each of its devices."""
-    yield from map(_place, spec.views("devices") if spec.flag("perDeviceNodeSelection") else [spec])
+    yield from map(_place, _placed_parts(spec))
+
+
+def _readable_places(spec: FieldView) -> Iterator[DevicePlace]:
+    with suppress(InputError):
+        for part in _placed_parts(spec):
+            with suppress(InputError):
+                yield _place(part)
+
+
+def _placed_parts(spec: FieldView) -> list[FieldView]:
+    """Return the parts of a slice that state their nodes."""
+    return spec.views("devices") if spec.flag("perDeviceNodeSelection") else [spec]
 
 
 def _place(view: FieldView) -> DevicePlace:
@@ -71,8 +120,7 @@ def _place(view: FieldView) -> DevicePlace:
     return DevicePlace(node, None if node or view.flag("allNodes") else node_terms(view) or ())
 
 
-def counters(spec: FieldView) -> Iterator[tuple[str, int]]:
-    """Yield the shared counters of a slice as `set/counter` and amount in thousandths."""
+def _counters(spec: FieldView) -> Iterator[tuple[str, int]]:
     for each in spec.views("sharedCounters"):
         yield from _amounts(each, each.text("name"))
 
