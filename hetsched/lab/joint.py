@@ -91,7 +91,7 @@ def is_plain(pod: PodSpec, devices: DeviceState) -> bool:
     shape = pod.shape
     apart = shape.gpu or shape.numa or shape.guaranteed or shape.spread or shape.host_ports or shape.claims
     rules = shape.affinity or shape.anti_affinity or shape.preferred_affinity
-    return pod.ready and not (apart or rules or devices.needed(shape))
+    return pod.ready and not (apart or rules or devices.needed(pod))
 
 
 def problem_of(scheduler: Scheduler, pods: Sequence[PodSpec], dispersion: nash.Dispersion = "variance") -> JointProblem:

@@ -17,7 +17,7 @@ from hetsched.contracts.objects.policy import PluginUse
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
-from hetsched.placement.actions import apply_changes, begin_binding, delete_former_reservations
+from hetsched.placement.actions import apply_changes, begin_binding, delete_former_reservations, reject
 from hetsched.placement.actions.transfer import export_cluster
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod, Reservation
@@ -131,6 +131,21 @@ def test_growing_pod_requeues_placed_pods_that_are_not_bound(cluster: Cluster, m
     runs(cluster, a_pod("p").cpu(6))
     assert states() == {"p": "running", "q": "pending"}
     assert check_invariants() == []
+
+
+def test_claim_that_is_named_during_a_refused_binding_remains_known(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen(cluster, pods=[an_observed_pod(a_pod("q").cpu(1), uid="u2")])
+    decide(cluster, monkeypatch)
+    row = Pod.objects.get(name="q")
+    begin_binding(cluster.pk, [row.pk])
+    seen(cluster, pods=[an_observed_pod(a_pod("q").cpu(1).having(extended_claim="left"), uid="u2")])
+    assert_cache_equals_rebuilt_state(cluster)
+    reject(cluster.pk, [row.pk], reason="denied by an admission webhook")
+    row.refresh_from_db()
+    assert (row.state, row.spec.extended_claim) == ("pending", "left")
+    assert_cache_equals_rebuilt_state(cluster)
 
 
 HOST = "kubernetes.io/hostname"

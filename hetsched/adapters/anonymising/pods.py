@@ -108,6 +108,7 @@ class PodAnonymizer:
             problems=renamed(self._problem, pod.problems),
             grace_seconds=pod.grace_seconds,
             terminating=pod.terminating,
+            extended_claim=self._names.of(DEVICE_CLAIM, pod.extended_claim),
         )
 
     def _scheduler(self, name: str) -> str:

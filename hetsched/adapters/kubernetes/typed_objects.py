@@ -142,6 +142,7 @@ class _PodStatusFields(TypedDict, total=False):
     allocatedResources: Any
     conditions: list[_PodConditionFields | None] | None
     containerStatuses: list[_ContainerStatusFields | None] | None
+    extendedResourceClaimStatus: Any
     initContainerStatuses: list[_ContainerStatusFields | None] | None
     message: Any
     phase: Any

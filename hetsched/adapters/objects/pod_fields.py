@@ -164,6 +164,11 @@ def created_claim(status: FieldView | None) -> str:
     return "" if status is None else status.text("resourceClaimName")
 
 
+def named_extended_claim(status: FieldView) -> str:
+    """Return the name of the claim for extended resources in the status of a pod, "" if it names none."""
+    return status.view("extendedResourceClaimStatus").text("resourceClaimName")
+
+
 def add_unsupported(spec: FieldView, problems: list[Problem]) -> None:
     fields: list[str] = []
     for position, volume in enumerate(spec.views("volumes")):

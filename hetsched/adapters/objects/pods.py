@@ -46,6 +46,7 @@ from .pod_fields import (
     images_of_spec,
     locality_images,
     movement_obstacle,
+    named_extended_claim,
     namespace_of_pod,
     node_features,
     not_supported,
@@ -137,6 +138,7 @@ class PodReader:
             controller_uid=controller_uid,
             grace_seconds=grace_seconds(meta, "deletionGracePeriodSeconds", pod.grace_seconds),
             terminating="deletionTimestamp" in meta,
+            extended_claim="" if node_name else named_extended_claim(status),
         )
 
     def _alike(self, root: FieldView, name: str, namespace: str) -> PodSpec:

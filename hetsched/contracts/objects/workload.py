@@ -304,6 +304,8 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     with `gates` is not scheduled until all of its gates are removed. `image_facts` describes the `images` that were
     looked up; `pull_secrets` contains the names of the secrets, in the pod's namespace, for pulling the images.
     `grace_seconds` is how long its containers may run after its deletion starts, and `terminating` is True after that.
+    `extended_claim` is the claim for extended resources that the status of a pod without a node names: its kubelet will
+    use this claim instead of a device plugin.
     `expected_basis` is the basis of the shape's expected usage if this usage was learned and not declared by the pod.
     """
 
@@ -335,6 +337,7 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     expected_basis: str = ""
     grace_seconds: int = GRACE_SECONDS
     terminating: bool = False
+    extended_claim: str = ""
 
     @property
     def key(self) -> str:

@@ -179,7 +179,7 @@ class Plans:
             compiled.has_rules
             or shape.spread
             or shape.claims
-            or state.devices.needed(shape)
+            or state.devices.needed(request.pod)
             or shape.numa is not None
             or not self._possible
             or self.full

@@ -142,7 +142,7 @@ def needs_alignment(cpus: CpuZones, claims: OpenClaims, row: int, state: Cluster
 
 def chosen_zones(cpus: CpuZones, request: Request, row: int, state: ClusterState) -> ZoneChoice | None:
     """Return the zones of a pod's CPUs on a row: those near its devices if possible, else the best choice, or None."""
-    if state.devices.known.devices and state.devices.needed(request.shape):
+    if state.devices.known.devices and state.devices.needed(request.pod):
         aligned = align(cpus, open_claims(request, state, row), row, state, state.devices.usage(request.pod))
         if aligned is not None:
             return aligned.choice

@@ -75,7 +75,7 @@ class Headroom:
         amounts = all(p.info.compiled_filter is BuiltinFilter.RESOURCES for p in evaluation.load_filters)
         emulated = _emulated(scheduler, request)
         # A Reserve plugin that the compiled loop covers refuses only nodes that its filter also refuses.
-        needs_devices = scheduler.state.devices.needed(pod.shape)
+        needs_devices = scheduler.state.devices.needed(pod)
         covered = all(plugin.info.compiled_reserve is not None for plugin in scheduler.policy.reserves)
         if amounts and covered and not needs_devices:
             counts[feasible] = _quotients(scheduler, request)[feasible]
@@ -93,7 +93,7 @@ class Headroom:
         columns, zones = scheduler.state.columns, scheduler.state.zones
         cells = columns.static[:, row].tobytes() + columns.load[:, row].tobytes()
         # Nodes with GPU links do not share results, because their links may differ.
-        own = row if row in scheduler.state.links or scheduler.state.devices.needed(request.shape) else -1
+        own = row if row in scheduler.state.links or scheduler.state.devices.needed(request.pod) else -1
         key = (request.shape, cells, frozenset(zones.held.get(row, ())), own)
         found = self._known.get(key)
         if found is None:

@@ -106,6 +106,17 @@ def test_pending_and_assigned_pods_are_cached_separately() -> None:
     assert [(pod.node_name, pod.gates) for pod in found if pod] == [("", ("wait",)), ("n1", ()), ("", ("wait",))]
 
 
+def test_named_claim_is_read_of_each_pending_pod() -> None:
+    bound = {**POD, "status": {"extendedResourceClaimStatus": {"resourceClaimName": "left"}}}
+    named = copy.deepcopy(bound)
+    del named["spec"]["nodeName"]
+    used = reader()
+
+    found = [used.pod(FieldView(pod)) for pod in ({**named, "status": {}}, named, bound)]
+
+    assert [pod.extended_claim for pod in found if pod] == ["", "left", ""]
+
+
 def test_copies_of_one_controller_are_alike_though_each_has_a_name_a_node_and_a_token_of_its_own() -> None:
     copies = [
         changed("metadata.name", "web-2"),

@@ -15,6 +15,7 @@ from hetsched.contracts.objects import wishes
 from hetsched.contracts.objects.allocation import Allocation, ClaimedDevices, DeviceGrant, DeviceMapping, ExtendedClaim
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.devices import AllocatedDevice, Device, DeviceId, Devices, ResourceClaim
+from hetsched.contracts.waits import describe_waits
 from hetsched.engine.cluster.devices.extended_resources import extended_claim
 from hetsched.engine.cluster.devices.usage import DeviceUsage
 from hetsched.engine.cluster.state import ClusterState
@@ -62,6 +63,11 @@ def pod(name: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...]
 
 def asking(name: str, count: int = 1, resource: str = GPU) -> Any:
     return pod(name, container(resources={resource: str(count)}))
+
+
+def naming(claim_name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod whose status names a claim for its extended resources."""
+    return asked | {"status": {"extendedResourceClaimStatus": {"resourceClaimName": claim_name}}}
 
 
 def read(*objects: dict[str, Any]) -> ClusterContent:
@@ -214,23 +220,38 @@ def test_claim_left_by_an_earlier_binding_does_not_block_its_pod() -> None:
     assert scene.outcomes["two"].node is None
 
 
-def test_pod_with_a_named_claim_fits_no_node_with_a_plugin() -> None:
-    """An earlier binding named the claim in the status of the pod, was refused, and withdrew the allocation."""
+def test_pod_that_names_a_claim_fits_no_node_with_a_plugin() -> None:
+    """An earlier binding named the claim, which may have any name and may have been deleted since then."""
     both = pod("one", container(resources={GPU: "1", NIC: "1"}))
     classes = serving("gpu", GPU), serving("nic", NIC)
-    name = extended_claim(read(both).pending[0], {GPU: "gpu"})
-    assert name is not None
-    left = claim(name.name, exactly("container-0-request-1"))
     plugins = plugin_node("a", **{GPU: "1", NIC: "1"})
     assert Scene(*classes, plugins, both).outcomes["one"].node == "a"
-    scene = Scene(*classes, plugins, left, both)
+    scene = Scene(*classes, plugins, naming("one-extended-resources-x7z", both))
     assert scene.outcomes["one"].node is None
     ((code, message),) = scene.reasons("one")
-    assert (code, f"names claim {name.name} for" in message) == ("ExtendedClaimNamed", True)
+    assert (code, "names claim one-extended-resources-x7z for" in message) == ("ExtendedClaimNamed", True)
     # On node b, a plugin serves one of the resources, and devices serve the other one.
     partly = plugin_node("b", **{NIC: "1"})
-    scene = Scene(*classes, plugins, partly, slice_of("b", device("d0")), left, both)
+    scene = Scene(*classes, plugins, partly, slice_of("b", device("d0")), naming("any", both))
     assert (scene.outcomes["one"].node, scene.devices("one")) == ("b", ["container-0-request-1=d0"])
+
+
+def test_pod_that_names_a_claim_fits_no_node_without_device_classes() -> None:
+    scene = Scene(plugin_node("a", **{GPU: "1"}), naming("left", asking("one")), asking("two"))
+    assert scene.outcomes["two"].node == "a"
+    found = diagnose(scene.scheduler, scene.content.pending[0])
+    assert [reason.code for reason in found.reasons] == ["ExtendedClaimNamed"]
+    expected = "free devices for claim left and a node with cpu 1, example.com/gpu 1 free"
+    assert describe_waits(found.waits_for) == expected
+
+
+def test_claim_that_the_pod_does_not_name_excludes_no_node_with_a_plugin() -> None:
+    """An earlier binding created the claim, failed before it named the claim, and could not delete the claim."""
+    name = extended_claim(read(asking("one")).pending[0], {GPU: "gpu"})
+    assert name is not None
+    left = claim(name.name, exactly("container-0-request-0"))
+    scene = Scene(serving("gpu", GPU), plugin_node("a", **{GPU: "1"}), left, asking("one"))
+    assert scene.outcomes["one"].node == "a"
 
 
 @pytest.mark.parametrize("resource", [GPU, "nvidia.com/gpu"])
@@ -284,11 +305,12 @@ def test_export_reads_back_to_the_same_content() -> None:
     init = container("i0", resources={GPU: "2"}), container("side", sidecar=True, resources={GPU: "1"})
     content = read(
         serving("gpu", GPU), kind("nic"), node("a"), slice_of("a", device("d0")),
-        pod("p", container("main", resources={GPU: "1", NIC: "2"}), init=init), asking("q"),
+        pod("p", container("main", resources={GPU: "1", NIC: "2"}), init=init), naming("left", asking("q")),
     )  # fmt: skip
     again = parse_cluster([("cluster", write_cluster(content))])
     assert again.devices == content.devices
     assert [one.shape.extended for one in again.pending] == [one.shape.extended for one in content.pending]
+    assert [one.extended_claim for one in again.pending] == ["", "left"]
 
 
 def test_devices_that_serve_gpus_are_not_completed_with_cards_of_the_node() -> None:

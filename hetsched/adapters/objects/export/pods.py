@@ -95,6 +95,8 @@ def _identify(plain: Plain, pod: PodSpec) -> None:
     if pod.node_name:
         plain["spec"]["nodeName"] = pod.node_name
     plain["status"] = {"phase": "Running" if pod.node_name else "Pending", "qosClass": pod.qos}
+    if pod.extended_claim:
+        plain["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": pod.extended_claim}
 
 
 def _container(pod: PodSpec) -> tuple[Plain, str, str]:

@@ -27,7 +27,7 @@ from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DevicePlace, DeviceWish, ResourceClaim
 from hetsched.contracts.objects.devices import Devices as Known
 from hetsched.contracts.objects.node_constraints import NodeTerm
-from hetsched.contracts.objects.workload import DeviceUse, PodSpec, Shape
+from hetsched.contracts.objects.workload import DeviceUse, PodSpec
 from hetsched.engine.framework.status import Refusal
 
 from ..columns import Bools
@@ -267,9 +267,10 @@ class DeviceState:
         local = {state.row_of[name] for name in self._by_node if name in state.row_of}
         return sorted(local.union(*(np.flatnonzero(nodes).tolist() for nodes in selected)))
 
-    def needed(self, shape: Shape) -> bool:
-        """Return whether pods of a shape may need devices: for claims, or for extended resources."""
-        return bool(shape.devices or (shape.extended and served_resources(shape, self.known)))
+    def needed(self, pod: PodSpec) -> bool:
+        """Return whether a pod may need devices: for claims, or for extended resources."""
+        shape = pod.shape
+        return bool(shape.devices or pod.extended_claim or (shape.extended and served_resources(shape, self.known)))
 
     def left_claim(self, pod: PodSpec) -> ResourceClaim | None:
         """Return the claim for extended resources that an earlier binding of a pod left, None if there is none."""

@@ -3,9 +3,10 @@
 Rule: a node fits if it can use the devices of every allocated claim of the pod, and if its free devices satisfy all
 open claims of the pod at the same time (see `engine.cluster.devices.search`). Reserve chooses the devices on the
 selected node. They remain reserved for the pod until they are written into the claims. Extended resources of the pod
-that devices serve on a node are one more open claim there (see `engine.cluster.devices.extended_resources`). If a
-binding has failed after it named this claim in the status of the pod, the pod does not fit nodes on which device
-plugins serve all its resources: their kubelets ask no device plugin for the resources that the status names.
+that devices serve on a node are one more open claim there (see `engine.cluster.devices.extended_resources`). If the
+status of the pod names a claim for them, because a binding failed after it was written, the pod does not fit nodes on
+which device plugins serve all its resources: their kubelets ask no device plugin for the resources that the status
+names.
 If the policy has `numa-fit`, the devices are chosen together with the NUMA zones of the pod's CPUs (see
 `engine.numa.device_zones`): near these zones if possible. With `zones` "require", other nodes do not fit.
 Source: kube-scheduler's DynamicResources plugin; Kubernetes documentation, "Dynamic Resource Allocation".
@@ -130,11 +131,10 @@ class Devices:
         return bool(shape.devices)
 
     def handled_pods(self, state: ClusterState) -> Callable[[PodSpec], bool] | None:
-        known = state.devices.known
-        return (lambda pod: state.devices.needed(pod.shape)) if known.classes else None
+        return state.devices.needed
 
     def pre_filter(self, request: Request, state: ClusterState) -> None | Skip | Refusal:
-        if not state.devices.needed(request.shape):
+        if not state.devices.needed(request.pod):
             return SKIP
         found = _prepare_claims(request, state)
         if isinstance(found, Refusal):
@@ -161,10 +161,10 @@ class Devices:
             return Message("free devices for {names}", names=joined(", ", [*names, *prepared.resources]))
         if len(names) > 1:
             return Message("free devices for claims {names}", names=joined(", ", names))
-        return Message("free devices for claim {name}", name=names[0])
+        return Message("free devices for claim {name}", name=names[0] if names else request.pod.extended_claim)
 
     def reserve(self, request: Request, row: int, state: ClusterState) -> Allocation | Refusal | None:
-        if not state.devices.needed(request.shape):
+        if not state.devices.needed(request.pod):
             return None
         found = _prepare_claims(request, state, only=row)
         if isinstance(found, Refusal):
@@ -217,13 +217,13 @@ def _not_aligned(names: str) -> Refusal:
     return Refusal("DevicesNotAligned", message, tuple(names.split(", ")))
 
 
-def _named(claim: ResourceClaim) -> Refusal:
+def _named(claim: str) -> Refusal:
     message = Message(
         "the status of the pod names claim {claim} for its extended resources, so no device plugin can serve them; "
         "recreate the pod to use a device plugin",
-        claim=claim.name,
+        claim=claim,
     )
-    return Refusal("ExtendedClaimNamed", message, (claim.name,))
+    return Refusal("ExtendedClaimNamed", message, (claim,))
 
 
 def _prepare_claims(request: Request, state: ClusterState, only: int | None = None) -> _PreparedClaims | Refusal:
@@ -246,11 +246,11 @@ def _prepare_claims(request: Request, state: ClusterState, only: int | None = No
     resources = tuple(served_resources(request.shape, state.devices.known))
     if only is None:
         usage = state.devices.usage(request.pod)
-        left = state.devices.left_claim(request.pod)
+        named = request.pod.extended_claim
         for group in served_nodes(request.pod, state.devices.known, state):
             claims = [*still_open, group.claim] if group.claim is not None else still_open
-            if group.claim is None and left is not None:
-                refused.append((_named(left), group.nodes))
+            if group.claim is None and named:
+                refused.append((_named(named), group.nodes))
             problem = None if group.claim is None else state.devices.claim_problem(group.claim)
             if problem is not None:
                 refused.append((msgspec.structs.replace(problem, verdict=None), group.nodes))
