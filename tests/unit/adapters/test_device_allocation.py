@@ -6,7 +6,7 @@ import json
 from typing import Any, cast
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
-from hetsched.adapters.kubernetes.devices.allocation import FINALIZER, allocate
+from hetsched.adapters.kubernetes.devices.allocation import FINALIZER, allocate, release
 from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
 from hetsched.contracts.objects.allocation import DeviceGrant
 from hetsched.contracts.objects.devices import DeviceId
@@ -43,9 +43,12 @@ class ClaimServer:
         return json.dumps(self.claim).encode()
 
 
-def allocated(server: ClaimServer, *, is_ours: bool = True) -> BindingOutcome | None:
-    request = BindingRequest(1, "default", "p", "u", "n1", device_claims=("gpu",), devices=(GRANT,))
-    return allocate(cast(Api, server), request, is_ours=lambda: is_ours)
+def binding(node: str = "n1") -> BindingRequest:
+    return BindingRequest(1, "default", "p", "u", node, device_claims=("gpu",), devices=(GRANT,))
+
+
+def allocated(server: ClaimServer, *, node: str = "n1", is_ours: bool = True) -> BindingOutcome | None:
+    return allocate(cast(Api, server), binding(node), is_ours=lambda: is_ours)
 
 
 def test_unallocated_claim_is_not_read() -> None:
@@ -79,3 +82,23 @@ def test_other_claim_with_the_same_name_gets_no_devices() -> None:
     assert outcome is not None
     assert outcome.result is BindingResult.REFUSED
     assert "finalizers" not in server.claim["metadata"]
+
+
+def test_allocation_with_the_devices_of_the_decision_is_kept() -> None:
+    server = ClaimServer()
+    assert allocated(server) is None
+    first = server.claim["status"]
+    assert allocated(server) is None
+    assert server.claim["status"] is first
+
+
+def test_allocation_for_another_node_is_withdrawn() -> None:
+    """All nodes can access the device; the release of the allocation for node n1 has failed."""
+    server = ClaimServer()
+    assert allocated(server) is None
+    outcome = allocated(server, node="n2")
+    assert outcome is not None
+    assert outcome.result is BindingResult.REFUSED
+    assert str(outcome.message) == "claim gpu is allocated with the node selector of another decision"
+    release(cast(Api, server), binding("n2"))
+    assert server.claim["status"] == {"reservedFor": None, "allocation": None}

@@ -157,6 +157,10 @@ def _claim(api: Api, request: BindingRequest, claim: Plain) -> BindingOutcome | 
         if grants and devices_of(status["allocation"]) != sorted(grant.device for grant in grants):
             message = Message("another scheduler allocated other devices to claim {claim}", claim=name)
             return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
+        if grants and status["allocation"].get("nodeSelector") != node_selector(grants, request.node):
+            # The pod must not run on a node that the allocation excludes. The refusal withdraws the allocation.
+            message = Message("claim {claim} is allocated with the node selector of another decision", claim=name)
+            return BindingOutcome(request.pod_id, BindingResult.REFUSED, message)
         if not _is_user(claim, request):
             claim = patch_claim(api, claim, {"status": {"reservedFor": [*users, user]}}, "status")
         return _conditions_outcome(request, claim)
