@@ -9,10 +9,11 @@ The parts of a level are sorted by number of available CPUs, then by id, within 
 When distributed (`distribute-cpus-across-numa`), the request is divided into equal parts, in multiples of a group (1
 CPU, or the threads of a core under `full-pcpus-only`), over the smallest possible number of NUMA nodes. Among such
 sets of nodes, the one that leaves the free CPUs most evenly distributed is used, measured by their standard deviation
-over the nodes. Since 1.37 the kubelet prefers, with `align-by-socket`, a set of nodes in one socket to any other set;
-equal parts are then limited to the available CPUs of each node. If four or more NUMA nodes share a request, the
-kubelet may overwrite its best combination with a later one, because its slices share memory (`_Slice`); its allocation
-fails if the later one has too few CPUs.
+over the nodes. If four or more NUMA nodes share a request, the kubelet may overwrite its best combination with a later
+one, because its slices share memory (`_Slice`); its allocation fails if the later one has too few CPUs. Since 1.37 the
+equal parts of the used set are limited to the available CPUs of each node; if the other CPUs then have no node, the
+kubelet never answers. With `align-by-socket` they are limited in each compared set too, and a set of nodes in one
+socket is preferred to any other set.
 Not modelled: on machines of unequal cores or sockets, the kubelet may take CPUs that are not free.
 Source: kubernetes pkg/kubelet/cm/cpumanager/cpu_assignment.go (1.36, 1.37).
 """
@@ -30,12 +31,14 @@ from .objects.kubelet_options import KubeletOptions
 class Strategy(NamedTuple):
     """Selection strategy; `group` is the number of CPUs that distribution keeps together; 0 means packed.
 
-    If `one_socket` is true, distribution prefers NUMA nodes in one socket.
+    If `limited` is true, the equal parts of distribution are limited to the available CPUs of each NUMA node. If
+    `one_socket` is true, distribution prefers NUMA nodes in one socket.
     """
 
     group: int = 0
     spread: bool = False
     by_cache: bool = False
+    limited: bool = False
     one_socket: bool = False
 
 
@@ -45,7 +48,7 @@ def strategy_of(options: KubeletOptions, topology: Topology) -> Strategy:
     distributed = options.distribute_cpus_across_numa
     return Strategy(
         group if distributed else 0, options.distribute_cpus_across_cores, options.prefer_align_cpus_by_uncorecache,
-        options.prefer_one_socket,
+        options.limit_equal_parts, options.prefer_one_socket,
     )  # fmt: skip
 
 
@@ -188,7 +191,7 @@ def _distributed(topology: Topology, available: int, count: int, strategy: Strat
         if best is None:
             continue
         chosen, remainder_zones = best
-        part = _equal_part(chosen, free, count, strategy)
+        part = _equal_part(chosen, free, count, group, limited=strategy.limited)
         taken = 0
         for zone in chosen:
             free_here = topology.zones[zone] & available & ~taken
@@ -240,11 +243,10 @@ def _combinations(zones: Sequence[int], size: int, start: int = 0, chosen: _Slic
         yield from _combinations(zones, size - 1, position + 1, chosen.appended(zones[position]))
 
 
-def _equal_part(chosen: Sequence[int], free: dict[int, int], count: int, strategy: Strategy) -> int:
+def _equal_part(chosen: Sequence[int], free: dict[int, int], count: int, group: int, *, limited: bool) -> int:
     """Return the number of CPUs that each of the chosen NUMA nodes gives before the remainder is distributed."""
-    group = strategy.group
     part = count // len(chosen) // group * group
-    return min(part, *(free[zone] // group * group for zone in chosen)) if strategy.one_socket else part
+    return min(part, *(free[zone] // group * group for zone in chosen)) if limited else part
 
 
 def _best_combination(
@@ -262,7 +264,7 @@ def _best_combination(
         if balance == 0 and (is_best_in_one or not strategy.one_socket):
             break
         chosen = combination.values
-        part = _equal_part(chosen, free, count, strategy)
+        part = _equal_part(chosen, free, count, group, limited=strategy.one_socket)
         if sum(free[zone] for zone in chosen) < count or min(free[zone] for zone in chosen) < part:
             continue
         if sum(free[zone] // group for zone in chosen) * group < count:

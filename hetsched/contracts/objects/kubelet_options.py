@@ -3,7 +3,7 @@
 An option with an unknown name, or with a value that the kubelet cannot read, is reported as unknown and ignored by the
 prediction. The same applies to an option that depends on facts which the machine does not report: the threads of each
 core, sockets, caches or distances. Booleans are parsed like Go's `strconv.ParseBool`.
-Source: kubernetes pkg/kubelet/cm/{cpumanager,topologymanager}/policy_options.go (1.36), and for `prefer_one_socket`
+Source: kubernetes pkg/kubelet/cm/{cpumanager,topologymanager}/policy_options.go (1.36), and for `limit_equal_parts`
 cpumanager/cpu_assignment.go (1.37).
 """
 
@@ -30,15 +30,15 @@ CPU_MANAGER_OPTIONS = (
 PREFER_CLOSEST, MAX_NUMA_NODES = "prefer-closest-numa-nodes", "max-allowable-numa-nodes"
 _OF_SETS = ("best-effort", "restricted")  # policies that admit pods whose hints contain several NUMA nodes
 _MAX_ITEMS = 32
-_ONE_SOCKET_SINCE = (1, 37)
+_LIMITED_SINCE = (1, 37)
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
 class KubeletOptions(NamedTuple):
     """The enabled options; `unknown` lists options that are set but not modelled, as `name=value`.
 
-    `prefer_one_socket` follows from the other options and the version of the kubelet: it then distributes CPUs over
-    NUMA nodes of one socket if it can.
+    `limit_equal_parts` follows from the other options and the version of the kubelet: if it distributes CPUs over NUMA
+    nodes, it takes from each of them at most the available CPUs.
     """
 
     full_pcpus_only: bool = False
@@ -50,7 +50,12 @@ class KubeletOptions(NamedTuple):
     prefer_closest_numa_nodes: bool = False
     max_allowable_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
     unknown: tuple[str, ...] = ()
-    prefer_one_socket: bool = False
+    limit_equal_parts: bool = False
+
+    @property
+    def prefer_one_socket(self) -> bool:
+        """Whether the kubelet distributes CPUs over NUMA nodes of one socket if it can."""
+        return self.align_by_socket and self.limit_equal_parts
 
 
 def read_options(
@@ -76,8 +81,8 @@ def read_options(
         else:
             unknown.append(_shown(name, value))
     options = KubeletOptions(**found, unknown=tuple(unknown))  # type: ignore[arg-type]
-    both = options.align_by_socket and options.distribute_cpus_across_numa
-    return options._replace(prefer_one_socket=both and minor_version(kubelet_version) >= _ONE_SOCKET_SINCE)
+    limits = options.distribute_cpus_across_numa and minor_version(kubelet_version) >= _LIMITED_SINCE
+    return options._replace(limit_equal_parts=limits)
 
 
 def minor_version(version: str) -> tuple[int, int]:

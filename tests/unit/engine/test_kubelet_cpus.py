@@ -11,6 +11,7 @@ from hetsched.contracts.cpu_manager import Strategy, take
 from hetsched.contracts.cpu_topology import Cpu, Topology
 
 PACKED = Strategy()
+ONE_SOCKET = Strategy(group=1, limited=True, one_socket=True)
 
 
 def machine(sockets: int, zones: int, cores: int, threads: int = 1, caches: int = 1) -> Topology:
@@ -82,11 +83,11 @@ def test_one_socket_comes_before_the_most_even_distribution() -> None:
     # Zones 0 and 2 leave 1, 3, 1, 3 (deviation 1). Zones 0 and 1 of one socket leave 1, 0, 4, 3 (deviation 1.6).
     topology = machine(2, 2, 4)
     assert taken(topology, 6, (7, 15), Strategy(group=1)) == [0, 1, 2, 8, 9, 10]
-    assert taken(topology, 6, (7, 15), Strategy(group=1, one_socket=True)) == [0, 1, 2, 4, 5, 6]
+    assert taken(topology, 6, (7, 15), ONE_SOCKET) == [0, 1, 2, 4, 5, 6]
     # CPUs 5 and 6 are also busy: 4, 1 | 4, 3 are free. Socket 0 has 5, so that zones 2 and 3 are the only ones.
-    assert taken(topology, 6, (5, 6, 7, 15), Strategy(group=1, one_socket=True)) == [8, 9, 10, 12, 13, 14]
+    assert taken(topology, 6, (5, 6, 7, 15), ONE_SOCKET) == [8, 9, 10, 12, 13, 14]
     # CPUs 12 and 13 are busy instead: 4, 3 | 4, 1 are free. 7 CPUs are 3 + 3, and 1 more of zone 0.
-    assert taken(topology, 7, (7, 12, 13, 15), Strategy(group=1, one_socket=True)) == [0, 1, 2, 3, 4, 5, 6]
+    assert taken(topology, 7, (7, 12, 13, 15), ONE_SOCKET) == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_later_combination_of_four_zones_overwrites_the_best() -> None:
@@ -95,6 +96,19 @@ def test_later_combination_of_four_zones_overwrites_the_best() -> None:
     assert taken(machine(5, 1, 2), 8, (), Strategy(group=1)) == [0, 1, 2, 3, 4, 5, 8, 9]
     # 6 CPUs of three zones: the slice of each combination has its own memory.
     assert taken(machine(5, 1, 2), 6, (), Strategy(group=1)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_overwritten_combination_is_limited_to_available_cpus() -> None:
+    # 3 sockets of 3 zones of 6 CPUs. Zones 0 and 3 are busy, and zones 6, 7 and 8 have 4 free CPUs each. 21 CPUs are
+    # 5 of zones 1, 2, 4 and 5, and 1 more. In the kubelet's memory, zone 8 replaces zone 5.
+    topology = machine(3, 3, 6)
+    busy = (*range(6), *range(18, 24), 36, 37, 42, 43, 48, 49)
+    assert taken(topology, 21, busy, Strategy(group=1)) is None
+    # 1.37 takes 4 CPUs of each, and the other 5 in turn of zones 1, 2, 4 and 5.
+    expected = [*range(6, 17), *range(24, 29), 30, *range(50, 54)]
+    assert taken(topology, 21, busy, Strategy(group=1, limited=True)) == expected
+    # 20 CPUs have no remainder when the zones are chosen, so that the other 4 CPUs are taken of no zone.
+    assert taken(topology, 20, busy, Strategy(group=1, limited=True)) is None
 
 
 def test_full_pcpus_only_distributes_whole_cores() -> None:

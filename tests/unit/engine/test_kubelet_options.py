@@ -179,13 +179,14 @@ def test_options_are_parsed_like_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "preferred"),
+    ("version", "limited"),
     [("", False), ("v1.36.3", False), ("v1.37.0", True), ("v1.38.1-eks-1a2b3c", True), ("unreadable", False)],
 )
-def test_preference_of_one_socket_depends_on_the_kubelet_version(version: str, preferred: bool) -> None:
-    both = {"align-by-socket": "true", "distribute-cpus-across-numa": "true"}
-    assert read_options(both, {}, version).prefer_one_socket is preferred
-    assert not read_options({"align-by-socket": "true"}, {}, version).prefer_one_socket
+def test_distribution_depends_on_the_kubelet_version(version: str, limited: bool) -> None:
+    distributed, by_socket = {"distribute-cpus-across-numa": "true"}, {"align-by-socket": "true"}
+    found = [read_options(options, {}, version) for options in (distributed, distributed | by_socket, by_socket)]
+    assert [options.limit_equal_parts for options in found] == [limited, limited, False]
+    assert [options.prefer_one_socket for options in found] == [False, limited, False]
 
 
 def test_options_that_are_not_modelled_are_listed() -> None:
