@@ -38,34 +38,40 @@ def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
         return
     running: dict[str, frozenset[int]] = {}
     blocks: dict[str, set[tuple[int, ...]]] = {}
-    ended = False
+    has_released = False
     for pod, their, our in zip(case.pods, theirs.pods, ours.pods, strict=False):
         for name in pod["metadata"].get("annotations", {}).get("ended", "").split(","):
             running.pop(name, None)
-            ended = bool(blocks.pop(name, None)) or ended
+            has_released = bool(blocks.pop(name, None)) or has_released
         busy = their.shared | (their.assigned - theirs.allocatable.difference(*running.values()))
         if busy:
             yield Difference(pod, f"the kubelet assigns {sorted(busy)}, which are not free", BUSY_CPUS)
             return
         kind, text = _difference(node, their, our)
         if kind:
-            # Memory of a group of NUMA nodes that has ended leaves free memory in an unknown part of the group.
-            freed = ended and any(len(zones) > 1 for zones in set().union(*blocks.values()))
-            name = _intended(node["kubelet"], our, kind, freed=freed)
+            # Released memory of a group of NUMA nodes leaves free memory in an unknown part of the group.
+            freed = has_released and any(len(zones) > 1 for zones in set().union(*blocks.values()))
+            name = _intended(node["kubelet"], their, our, freed=freed)
             yield Difference(pod, f"{pod['metadata']['name']}: {text}", name, kind)
             return
         running[pod["metadata"]["name"]] = their.cpus
         blocks[pod["metadata"]["name"]] = {zones for zones, _ in their.memory}
-        ended = ended or bool(their.memory and pod["spec"].get("initContainers"))
+        has_released = has_released or _releases_memory(pod, their)
     if theirs.hangs:
         yield Difference(case.pods[len(theirs.pods)], "the kubelet does not answer", kind="answer")
 
 
-def _intended(options: Object, ours: Admission, kind: str, *, freed: bool) -> str:
+def _releases_memory(pod: Object, theirs: Admission) -> bool:
+    """Return whether containers of a pod may have released memory: init containers, or those before a rejected one."""
+    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+    return len(containers) > 1 if theirs.reason else bool(theirs.memory and pod["spec"].get("initContainers"))
+
+
+def _intended(options: Object, theirs: Admission, ours: Admission, *, freed: bool) -> str:
     """Return the name of an intended difference, empty if the difference is unexplained."""
     if ours.reason == OUT_OF_RESOURCES and options["reservedMillis"] % 1000:
         return RESERVED_PART
-    if freed and kind in ("reason", "memory"):
+    if freed and (theirs.reason, theirs.memory) != (ours.reason, ours.memory):
         return PART_OF_GROUP
     return ""
 
