@@ -9,9 +9,6 @@ wrong checksum is reported and has no other effect; the kubelet itself would not
 FNV-1a with 32 bits over Go's dump of the object, with checksum 0 and the type name without version.
 Source: kubernetes pkg/kubelet/cm/{cpumanager,memorymanager}/state, pkg/kubelet/checkpointmanager (1.36).
 Invariant: nothing is written; exclusive and shared CPUs that overlap, or that the machine does not have, are reported.
-
-Under the static policy, `kubeReserved: {cpu: 500m}` reserves certain CPUs that no file lists. They are computed in the
-way the kubelet chooses CPUs for a container, with its policy options (`contracts/cpu_manager.py`).
 """
 
 from __future__ import annotations
@@ -24,37 +21,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hetsched.contracts.cpu_manager import strategy_of, take
-from hetsched.contracts.cpu_topology import Cpu, Topology
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu, MachineProblem
-from hetsched.contracts.objects.kubelet_options import KubeletOptions, bounded, read_options, unknown_options
+from hetsched.contracts.objects.kubelet_options import bounded, read_options, unknown_options
+from hetsched.contracts.reserved_cpus import reserved_by_amount
 from hetsched.contracts.units import CPU, parse_amount
 
 from ..probe_topology import probe_topology, topology_fingerprint
 from ..tree import Tree
 from .config import FOLDER, KubeletConfig, read_config
 from .memory_state import MemoryManagerState, parse_memory_state
-
-
-def reserved_by_amount(cpus: Iterable[MachineCpu], count: int, options: KubeletOptions) -> frozenset[int] | None:
-    """Return the CPUs that a kubelet with the static CPU manager policy reserves if only their number is configured.
-
-    The result is None if a CPU's topology is unknown, or if the kubelet could not reserve `count` CPUs. CPUs without a
-    known last-level cache share that of their socket.
-    """
-    listed: list[Cpu] = []
-    for cpu in cpus:
-        if not cpu.online:
-            continue
-        if cpu.core is None or cpu.socket is None or cpu.zone is None:
-            return None
-        listed.append(Cpu(cpu.id, cpu.zone, cpu.socket, cpu.core, cpu.socket if cpu.cache is None else cpu.cache))
-    topology = Topology(listed)
-    taken = take(topology, topology.all, count, strategy_of(options, topology))
-    return None if taken is None else frozenset(topology.ids(taken))
-
 
 MOST_BYTES = 512 * 1024  # ten times the size for 1000 pods
 _DEFAULTS = {

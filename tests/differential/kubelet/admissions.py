@@ -21,7 +21,6 @@ import numpy as np
 from hetsched.adapters.files import parse_cluster, parse_workload
 from hetsched.adapters.node_facts.agent_reports import node_facts
 from hetsched.adapters.node_facts.report_merge import merge_reports
-from hetsched.agent.kubelet.state import reserved_by_amount
 from hetsched.contracts.cpuset import format_cpuset, parse_cpuset
 from hetsched.contracts.messages.agent_report import (
     AgentReport,
@@ -36,6 +35,7 @@ from hetsched.contracts.objects.kubelet_options import read_options
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec, Ties
 from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.reserved_cpus import reserved_by_amount
 from hetsched.engine.cluster.columns import WHOLE_CARD_MILLI, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsched.agent.kubelet.config import read_config
-from hetsched.agent.kubelet.state import fnv1a, kubelet_fingerprint, probe_kubelet, reserved_by_amount
+from hetsched.agent.kubelet.state import fnv1a, kubelet_fingerprint, probe_kubelet
 from hetsched.agent.tree import Tree
 from hetsched.contracts.messages.agent_report import KubeletState, MachineCpu, MemoryBlock
 from hetsched.contracts.objects.kubelet_options import KubeletOptions
+from hetsched.contracts.reserved_cpus import reserved_by_amount
 from tests.unit.agent.trees import put
 
 FOLDER = "var/lib/kubelet"
