@@ -210,7 +210,8 @@ def _known(cluster: Cluster, now: datetime) -> dict[tuple[str, str], AcceptedNod
 
 
 def _accepted_report(row: NodeFacts) -> NodeReport:
-    facts = node_facts(msgspec.structs.replace(row.reported, usage=row.usage))
+    reported = msgspec.structs.replace(row.reported, usage=row.usage)
+    facts = node_facts(reported, kubelet_version=row.node.report.kubelet_version)
     unsaid = {_PARTS[item.fact]: None for item in row.quarantined if item.fact in _PARTS}
     return msgspec.structs.replace(facts, **unsaid)
 

@@ -63,7 +63,11 @@ def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int
     """Return the merged report of all sources, and the agent's allocatable amounts other than CPU and memory."""
     if row.reported is None:
         return with_collected(mark_expired_report(row.base, now), row.collected), {}
-    reported = facts_of(_replace(row.reported, usage=row.usage), observed_at=rfc3339(row.reported_at or now))
+    reported = facts_of(
+        _replace(row.reported, usage=row.usage),
+        observed_at=rfc3339(row.reported_at or now),
+        kubelet_version=row.base.kubelet_version,
+    )
     row.claims = record_claim(row.claims, AGENT, fact_texts(reported), rfc3339(row.reported_at or now))
     stated = {name: amount for name, amount in reported.allocatable.items() if name not in (CPU, MEMORY)}
     return with_collected(

@@ -42,14 +42,15 @@ MOST_PROBLEMS = 200
 SOURCE = "agent"
 
 
-def node_facts(report: AgentReport, *, observed_at: str = "") -> NodeReport:
+def node_facts(report: AgentReport, *, observed_at: str = "", kubelet_version: str = "") -> NodeReport:
     """Return all facts in an agent's report, for the merge with the facts from the API server.
 
+    `kubelet_version` is the version of the node's kubelet in the API server, empty if unknown.
     `allocatable` contains CPU and memory, derived from the hardware, and the known bandwidths. Agents do not report
     labels and taints.
     """
     problems = [f"{problem.code}: {problem.message}" for problem in report.problems]
-    numa = numa_facts(report, problems)
+    numa = numa_facts(report, problems, kubelet_version)
     return NodeReport(
         name=report.node,
         allocatable=_allocatable(report, numa),

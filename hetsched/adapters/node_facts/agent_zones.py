@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 
 from hetsched.adapters.objects.kubelet_grants import Near, kubelet_grants, zones_of_devices
 from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineCpu, MachineZone
-from hetsched.contracts.objects.kubelet_options import bounded
+from hetsched.contracts.objects.kubelet_options import MOST_MODELLED_NUMA_NODES, bounded, read_options
 from hetsched.contracts.objects.node_report import NumaReport, NumaZone, zone_name
 from hetsched.contracts.objects.pinned_memory import HUGE_PAGES, MOST_KINDS, STATIC, is_memory
+from hetsched.contracts.reserved_cpus import reserved_by_amount
 from hetsched.contracts.units import CPU, INT64_MAX, MEMORY, MIB
 
 from .checked_values import MOST_NAMED, MOST_TEXT, Problems, checked_cpuset, checked_word, within
 
 MOST_ZONES = 1024
+# Limits of the selection of reserved CPUs: CPUs of the machine, and reserved CPUs.
+MOST_CPUS, MOST_SELECTED = 4096, 64
 CPU_MANAGER_POLICIES = frozenset({"none", "static"})
 TOPOLOGY_MANAGER_POLICIES = frozenset({"none", "best-effort", "restricted", "single-numa-node"})
 TOPOLOGY_MANAGER_SCOPES = frozenset({"container", "pod"})
 _PAGE_SIZE = re.compile(r"(\d{1,12})kB", re.ASCII)
 
 
-def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
+def numa_facts(report: AgentReport, problems: Problems, kubelet_version: str) -> NumaReport | None:
     """Return the zones and the kubelet's configuration, or None if neither is known."""
     kubelet = report.kubelet
     if report.zones is None and kubelet is None:
@@ -33,7 +37,7 @@ def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
     if len(listed) > MOST_ZONES:
         problems.append(f"ZonesTooMany: {len(listed)} zones, at most {MOST_ZONES} are supported; no zone is used")
         listed = ()
-    reserved = checked_cpuset(kubelet.reserved_cpus if kubelet else None, "the kubelet's reserved CPUs", problems)
+    reserved = checked_cpuset(_reserved_cpus(report, kubelet_version), "the kubelet's reserved CPUs", problems)
     zones = _zones(listed, report.cpus or (), reserved or frozenset(), problems)
     sockets, caches = (_grouped(report.cpus or (), level) for level in ("socket", "cache"))
     if kubelet is None:
@@ -59,6 +63,24 @@ def numa_facts(report: AgentReport, problems: Problems) -> NumaReport | None:
         ),
         reserved_cpus=format_cpuset(reserved) if reserved else None,
     )
+
+
+def _reserved_cpus(report: AgentReport, kubelet_version: str) -> str | None:
+    """Return the CPUs that a kubelet of this version reserves; the agent does not know the version."""
+    kubelet, cpus = report.kubelet, report.cpus or ()
+    if kubelet is None:
+        return None
+    options = read_options(kubelet.cpu_manager_options, {}, kubelet_version)
+    number = within(kubelet.reserved_number, MOST_SELECTED)
+    if number is None or not options.limit_equal_parts or not _has_modelled_size(cpus):
+        return kubelet.reserved_cpus
+    selected = reserved_by_amount(cpus, number, options)
+    return format_cpuset(selected) if selected else kubelet.reserved_cpus
+
+
+def _has_modelled_size(cpus: Collection[MachineCpu]) -> bool:
+    """Return whether CPUs can be selected in a limited time, which grows exponentially with the NUMA nodes."""
+    return len(cpus) <= MOST_CPUS and len({cpu.zone for cpu in cpus}) <= MOST_MODELLED_NUMA_NODES
 
 
 def _zones(

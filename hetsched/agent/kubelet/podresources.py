@@ -135,12 +135,13 @@ def with_pods(
             for held in container.devices:
                 mine = devices.setdefault(key, {}).setdefault(container.name, {})
                 mine[held.resource] = (*mine.get(held.resource, ()), *held.ids)
-    reserved = state.reserved_cpus
+    reserved, number = state.reserved_cpus, state.reserved_number
     if allocatable is not None and allocatable.cpus and online and state.cpu_manager_policy == "static":
-        reserved = format_cpuset(parse_cpuset(online) - parse_cpuset(allocatable.cpus))
+        reserved, number = format_cpuset(parse_cpuset(online) - parse_cpuset(allocatable.cpus)), None
     return msgspec.structs.replace(
         state,
         reserved_cpus=reserved,
+        reserved_number=number,
         exclusive=exclusive,
         devices=devices,
         device_zones=_device_zones(allocatable.devices) if allocatable is not None else state.device_zones,

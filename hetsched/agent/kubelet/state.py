@@ -143,21 +143,23 @@ def _with_reserved(
         return found
     named = config.scalars.get("reservedSystemCPUs")
     reserved: frozenset[int] | None = None
+    number: int | None = None
     try:
         if named is not None:
             reserved = parse_cpuset(named)
         elif found.cpu_manager_policy == "static" and "reservedSystemCPUs" not in config.unknown:
             amounts = [config.maps.get(key, {}).get("cpu", "0") for key in ("kubeReserved", "systemReserved")]
             millis = sum(parse_amount(CPU, amount) for amount in amounts)
-            options = read_options(found.cpu_manager_options, {})
-            reserved = reserved_by_amount(cpus, -(-millis // 1000), options)
+            number = -(-millis // 1000)
+            reserved = reserved_by_amount(cpus, number, read_options(found.cpu_manager_options, {}))
             if reserved is None:
                 what = f"{FOLDER}: {millis}m CPU are reserved, but the reserved CPU ids are unknown"
                 tree.problems.append(MachineProblem("ReservedCpusUnknown", what, FOLDER))
     except InputError as error:
         what = f"{FOLDER}: the reserved CPUs cannot be read: {error.message}"
         tree.problems.append(MachineProblem("ReservedCpusUnknown", what, FOLDER))
-    return msgspec.structs.replace(found, reserved_cpus=format_cpuset(reserved)) if reserved else found
+    listed = format_cpuset(reserved) if reserved else None
+    return msgspec.structs.replace(found, reserved_cpus=listed, reserved_number=number)
 
 
 def _cpu_manager_state(tree: Tree, path: str) -> CpuManagerState | None:

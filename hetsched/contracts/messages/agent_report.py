@@ -145,6 +145,8 @@ class MemoryBlock(msgspec.Struct, frozen=True):
 class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
     """Configuration of the machine's kubelet and the resources that it assigned to pods.
 
+    `reserved_number` is the number of reserved CPUs if the kubelet selects them itself and the agent knows only this
+    number; `reserved_cpus` is then the selection of kubelets before 1.37.
     `exclusive` maps pod UID -> container -> CPUs, and `devices` maps pod UID -> container -> resource -> device IDs,
     from the kubelet's podresources API. `device_zones` maps resource -> device ID -> zones near the device,
     for all healthy devices. `memory` maps NUMA node -> kind of memory -> bytes that the static memory manager may
@@ -169,6 +171,7 @@ class KubeletState(msgspec.Struct, frozen=True, rename="camel"):
     foreign: tuple[str, ...] = ()
     memory: dict[str, dict[str, int]] | None = None
     memory_blocks: dict[str, dict[str, tuple[MemoryBlock, ...]]] = {}
+    reserved_number: int | None = None
 
     @property
     def holders(self) -> Set[str]:

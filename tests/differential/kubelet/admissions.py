@@ -203,7 +203,7 @@ def node_report(node: Object) -> NodeReport:
         },
     }  # fmt: skip
     (base,) = parse_cluster([("node.json", json.dumps(manifest).encode())]).nodes
-    return merge_reports(base, node_facts(_agent_report(node)))
+    return merge_reports(base, node_facts(_agent_report(node), kubelet_version=base.kubelet_version))
 
 
 def _cpus(node: Object) -> Iterator[MachineCpu]:
@@ -237,10 +237,10 @@ def _agent_report(node: Object) -> AgentReport:
 
 def _kubelet_state(node: Object, cpus: tuple[MachineCpu, ...]) -> KubeletState:
     kubelet = node["kubelet"]
-    reserved = parse_cpuset(kubelet["reservedCPUs"])
+    reserved, number = parse_cpuset(kubelet["reservedCPUs"]), None
     if kubelet["cpuPolicy"] == "static" and not reserved:
-        options = read_options(kubelet["cpuOptions"], {})
-        computed = reserved_by_amount(cpus, -(-kubelet["reservedMillis"] // 1000), options)
+        number = -(-kubelet["reservedMillis"] // 1000)
+        computed = reserved_by_amount(cpus, number, read_options(kubelet["cpuOptions"], {}))
         assert computed is not None
         reserved = computed
     zones = {
@@ -254,6 +254,7 @@ def _kubelet_state(node: Object, cpus: tuple[MachineCpu, ...]) -> KubeletState:
         topology_manager_scope=kubelet["topologyScope"],
         topology_manager_options=kubelet["topologyOptions"],
         reserved_cpus=format_cpuset(reserved) or None,
+        reserved_number=number,
         device_zones=zones,
         memory_manager_policy=kubelet.get("memoryPolicy", "None"),
         memory=_assignable(node) if "memoryPolicy" in kubelet else None,

@@ -19,10 +19,7 @@ from .admissions import OUT_OF_RESOURCES, Admission, Kubelet
 BUSY_CPUS = "BusyCpus"
 RESERVED_PART = "ReservedPartOfCpu"
 PART_OF_GROUP = "PartOfMemoryGroup"
-SOCKET_FIRST = "SocketFirst"
-INTENDED = (BUSY_CPUS, RESERVED_PART, PART_OF_GROUP, SOCKET_FIRST)
-# The CPU manager's options whose combination Kubernetes 1.37 changed.
-_SOCKET_FIRST_OPTIONS = ("align-by-socket", "distribute-cpus-across-numa")
+INTENDED = (BUSY_CPUS, RESERVED_PART, PART_OF_GROUP)
 
 
 def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
@@ -31,10 +28,7 @@ def differences(case: Case, kubelet: Kubelet) -> Iterator[Difference]:
     theirs, ours = kubelet.admit(case), admissions.admit(case)
     if theirs.allocatable != ours.allocatable and node["kubelet"]["cpuPolicy"] == "static":
         text = f"allocatable CPUs {sorted(theirs.allocatable)} and {sorted(ours.allocatable)}"
-        # The agent computes the reserved CPUs with the same selection if only their number is configured.
-        same_number = len(theirs.allocatable) == len(ours.allocatable)
-        intended = SOCKET_FIRST if same_number and _prefers_one_socket(node["kubelet"]) else ""
-        yield Difference(case.pods[0], text, intended, kind="allocatable")
+        yield Difference(case.pods[0], text, kind="allocatable")
         return
     running: dict[str, frozenset[int]] = {}
     blocks: dict[str, set[tuple[int, ...]]] = {}
@@ -74,11 +68,6 @@ def _intended(options: Object, theirs: Admission, ours: Admission, *, freed: boo
     if freed and (theirs.reason, theirs.memory) != (ours.reason, ours.memory):
         return PART_OF_GROUP
     return ""
-
-
-def _prefers_one_socket(options: Object) -> bool:
-    """Return whether kubelets since 1.37 prefer NUMA nodes in one socket under these options."""
-    return all(options["cpuOptions"].get(option) == "true" for option in _SOCKET_FIRST_OPTIONS)
 
 
 def _difference(node: Object, theirs: Admission, ours: Admission) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from hetsched.adapters.node_facts.report_merge import merge_reports
 from hetsched.adapters.objects.export.cluster import topology_object
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.node_topology import numa
+from hetsched.contracts.cpuset import format_cpuset
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_report import (
     AgentReport,
@@ -89,6 +90,28 @@ def test_agent_report_replaces_available_amounts() -> None:
     assert (found.sockets, found.caches) == ("0-3", "0-3")
     assert found.cpu_manager_options == {"full-pcpus-only": "true"}
     assert found.grants == (KubeletGrant("uid-1", "2-3"),)
+
+
+def reserving(number: int | None) -> AgentReport:
+    """Return the report of a machine with 2 sockets of 2 zones, with 2, 4 | 3 and 3 CPUs, of which 5 are reserved."""
+    zones = (range(2), range(2, 6), range(6, 9), range(9, 12))
+    cpus = tuple(MachineCpu(cpu, cpu, at // 2, at, str(cpu), cache=at) for at, zone in enumerate(zones) for cpu in zone)
+    options = dict.fromkeys(("align-by-socket", "distribute-cpus-across-numa"), "true")
+    kubelet = KubeletState("static", options, reserved_cpus="2-4,6-7", reserved_number=number)
+    listed = tuple(MachineZone(at, format_cpuset(zone), 1024) for at, zone in enumerate(zones))
+    return AgentReport("n", MachineIsa("x86", None), listed, cpus, None, kubelet)
+
+
+@pytest.mark.parametrize(
+    ("number", "version", "reserved"),
+    [(5, "v1.37.2", "0-4"), (5, "v1.36.3", "2-4,6-7"), (5, "", "2-4,6-7"), (None, "v1.37.2", "2-4,6-7"),
+     (-5, "v1.37.2", "2-4,6-7"), (99, "v1.37.2", "2-4,6-7")],
+)  # fmt: skip
+def test_cpus_reserved_by_number_depend_on_the_kubelet_version(number: int | None, version: str, reserved: str) -> None:
+    found = node_facts(reserving(number), kubelet_version=version).numa
+    assert found is not None
+    assert found.reserved_cpus == reserved
+    assert sum(zone.allocatable["cpu"] for zone in found.zones) == 7000
 
 
 def test_a_socket_that_is_unknown_of_one_cpu_is_unknown() -> None:

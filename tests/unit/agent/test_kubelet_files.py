@@ -90,6 +90,7 @@ def test_json_configuration_is_equivalent(tmp_path: Path) -> None:
         "maxPods": 10,
     }
     state = found(kubelet(tmp_path, config=json.dumps(document)))
+    assert state.reserved_number is None
     assert (state.cpu_manager_policy, state.cpu_manager_options, state.reserved_cpus) == (
         "static", {"full-pcpus-only": "true"}, "0-1",
     )  # fmt: skip
@@ -326,7 +327,8 @@ def test_reserved_cpus_depend_on_policy_options(tmp_path: Path, option: str, cou
 def test_amounts_add_up_and_are_rounded_up(tmp_path: Path) -> None:
     config = "cpuManagerPolicy: static\nkubeReserved:\n  cpu: 500m\n  memory: 1Gi\nsystemReserved:\n    cpu: 1100m\n"
     # 500m + 1100m = 1600m, so 2 CPUs: core 0 of 4
-    assert found(kubelet(tmp_path, config=config), cpus(4)).reserved_cpus == "0,4"
+    state = found(kubelet(tmp_path, config=config), cpus(4))
+    assert (state.reserved_cpus, state.reserved_number) == ("0,4", 2)
 
 
 def test_only_a_static_kubelet_reserves_certain_cpus(tmp_path: Path) -> None:

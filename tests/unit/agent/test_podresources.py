@@ -104,7 +104,13 @@ def test_non_socket_is_not_called(tmp_path: Path, kind: str) -> None:
 
 
 def test_podresources_precede_the_kubelets_files() -> None:
-    files = KubeletState("static", exclusive={"uid-0": {"old": "7"}}, sources=("cpu_manager_state",))
+    files = KubeletState(
+        "static",
+        reserved_cpus="4",
+        exclusive={"uid-0": {"old": "7"}},
+        sources=("cpu_manager_state",),
+        reserved_number=1,
+    )
     pods = (
         PodResources("team", "train", (ContainerResources("main", "2-3", (HeldDevices(GPU, ("GPU-1",)),)),)),
         PodResources("team", "other", (ContainerResources("main", "4"),)),
@@ -112,7 +118,7 @@ def test_podresources_precede_the_kubelets_files() -> None:
     kubelet_state = with_pods(files, pods, Allocatable("1-7"), online="0-7")
     assert kubelet_state.exclusive == {"team/train": {"main": "2-3"}, "team/other": {"main": "4"}}
     assert kubelet_state.devices == {"team/train": {"main": {GPU: ("GPU-1",)}}}
-    assert kubelet_state.reserved_cpus == "0"
+    assert (kubelet_state.reserved_cpus, kubelet_state.reserved_number) == ("0", None)
     assert kubelet_state.sources == ("cpu_manager_state", "podresources")
 
 
