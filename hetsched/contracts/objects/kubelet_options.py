@@ -20,8 +20,8 @@ from .node_report import NumaReport, NumaZone
 from .pinned_memory import STATIC
 
 DEFAULT_MAX_NUMA_NODES = 8
-# On machines with more NUMA nodes, only the policy `single-numa-node` is modelled: other policies compare hints for all
-# sets of NUMA nodes, whose number grows exponentially.
+# On machines with more NUMA nodes, only the policy `single-numa-node` is modelled, and CPUs are not distributed: other
+# policies and the distribution compare all sets of NUMA nodes, whose number grows exponentially.
 MOST_MODELLED_NUMA_NODES = 12
 CPU_MANAGER_OPTIONS = (
     "full-pcpus-only", "distribute-cpus-across-numa", "align-by-socket", "distribute-cpus-across-cores",
@@ -124,6 +124,10 @@ def unmodelled(numa: NumaReport) -> Iterable[str]:
     names = {zone.name for zone in zones}
     needed = {
         "full-pcpus-only": (options.full_pcpus_only, all(map(_cores_known, zones))),
+        "distribute-cpus-across-numa": (
+            options.distribute_cpus_across_numa,
+            len(zones) <= MOST_MODELLED_NUMA_NODES,
+        ),
         "distribute-cpus-across-cores": (options.distribute_cpus_across_cores, all(map(_cores_known, zones))),
         "align-by-socket": (options.align_by_socket, bool(numa.sockets) or all(zone.parent for zone in zones)),
         "prefer-align-cpus-by-uncorecache": (options.prefer_align_cpus_by_uncorecache, bool(numa.caches)),

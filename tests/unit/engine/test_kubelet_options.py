@@ -27,6 +27,7 @@ from hetsched.engine.numa.resource_managers import (
     ZoneResources,
 )
 from hetsched.engine.numa.topology_manager import TOPOLOGY_AFFINITY_ERROR, reason, verdict
+from hetsched.engine.numa.topology_setup import setup_of
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.unit.engine.fleet import policy_of, scheduler
 
@@ -232,6 +233,16 @@ def test_a_policy_on_more_zones_than_are_modelled_is_unknown() -> None:
     assert list(unmodelled(report)) == []
     wide = msgspec.structs.replace(report, topology_manager_options={"max-allowable-numa-nodes": "16"})
     assert list(unmodelled(wide)) == ["topologyManagerPolicy=restricted"]
+
+
+def test_distribution_over_more_zones_than_are_modelled_is_ignored() -> None:
+    for count, modelled in ((12, True), (13, False)):
+        zones = tuple(NumaZone(f"node-{number}", str(number)) for number in range(count))
+        options = {"distribute-cpus-across-numa": "true"}
+        numa = NumaReport(zones, cpu_manager_policy="static", cpu_manager_options=options)
+        assert list(unmodelled(numa)) == ([] if modelled else ["distribute-cpus-across-numa=true"])
+        setup = setup_of(a_node("n").having(numa=numa).build())
+        assert setup.kubelet.options.distribute_cpus_across_numa is modelled
 
 
 # -- whole decisions ---------------------------------------------------------------------------------------------------
