@@ -310,6 +310,34 @@ def a_claim(store: InformerStore, name: str, model: str, *, allocated: str = "",
     seen(store, RESOURCE_CLAIMS, name, metadata={"uid": name}, spec=spec, status=status)
 
 
+def test_shared_device_with_unreadable_consumption_remains_in_use() -> None:
+    store = InformerStore()
+    a_slice(store, "a")
+    share = {"request": "r", "driver": "d.io", "pool": "n1", "device": "d0", "shareID": "s"}
+    results = [share | {"consumedCapacity": {"memory": "10Pi"}}]  # more than 2**63 - 1 thousandths
+    status = {"allocation": {"devices": {"results": results}}}
+    seen(store, RESOURCE_CLAIMS, "team/c", metadata={"uid": "c"}, spec={}, status=status)
+    found = taken(store).definitions
+    assert found is not None
+    assert not store.quarantined
+    (device,) = found.devices.claims["team/c"].allocated or ()
+    assert (device.device.name, device.consumed) == ("d0", None)
+
+
+def test_claim_that_requests_too_much_capacity_is_unsupported() -> None:
+    store = InformerStore()
+    exactly = {"deviceClassName": "gpu", "capacity": {"requests": {"memory": "10Pi"}}}
+    spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+    result = {"request": "r", "driver": "d.io", "pool": "n1", "device": "d0"}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    seen(store, RESOURCE_CLAIMS, "team/c", metadata={"uid": "c"}, spec=spec, status=status)
+    found = taken(store).definitions
+    assert found is not None
+    claim = found.devices.claims["team/c"]
+    assert claim.unsupported == "spec.devices.requests[0].exactly.capacity.requests.memory"
+    assert [device.device.name for device in claim.allocated or ()] == ["d0"]
+
+
 def a_slice(store: InformerStore, *models: str, name: str = "s1", pool: Any = None, **fields: Any) -> None:
     devices = [{"name": f"d{at}", "attributes": {"model": {"string": model}}} for at, model in enumerate(models)]
     whole = {"name": "n1", "generation": 1, "resourceSliceCount": 1, **(pool or {})}

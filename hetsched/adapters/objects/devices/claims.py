@@ -1,7 +1,12 @@
-"""Reader of ResourceClaims, and of the selectors of claims and device classes."""
+"""Reader of ResourceClaims, and of the selectors of claims and device classes.
+
+The devices of an allocated claim are in use, also if the claim cannot be read completely: requested capacity that is
+too large for hetsched is an unsupported feature, and a share with such consumed capacity uses its whole device.
+"""
 
 from __future__ import annotations
 
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.devices import (
     MOST_RESULTS,
     AllocatedDevice,
@@ -65,13 +70,30 @@ def _not_ready(state: FieldView | None) -> str:
 
 
 def _allocated_device(result: FieldView, state: FieldView | None) -> AllocatedDevice:
-    consumed = result.view("consumedCapacity")
     return AllocatedDevice(
         DeviceId(result.text("driver"), result.text("pool"), result.text("device")),
         admin=result.flag("adminAccess"),
-        consumed={name: quantity(consumed.text(name)) for name in consumed.value} if "shareID" in result else None,
+        consumed=_consumed(result) if "shareID" in result else None,
         not_ready=_not_ready(state),
     )
+
+
+def _consumed(share: FieldView) -> dict[str, int] | None:
+    """Return the consumed capacity in thousandths by name, or None if an amount is too large."""
+    consumed = share.view("consumedCapacity")
+    found = {name: _maybe_quantity(consumed, name) for name in consumed.value}
+    known = {name: amount for name, amount in found.items() if amount is not None}
+    return known if len(known) == len(found) else None
+
+
+def _maybe_quantity(view: FieldView, name: str) -> int | None:
+    """Return a quantity in thousandths, or None if it is too large. Raises: InputError."""
+    try:
+        return quantity(view.text(name))
+    except InputError as error:
+        if error.code != "QuantityTooLarge":
+            raise
+        return None
 
 
 def _constraint(constraint: FieldView, unsupported: list[str]) -> AttributeConstraint:
@@ -96,7 +118,9 @@ def _wish(wish: FieldView, unsupported: list[str]) -> DeviceWish:
     extra = sorted(set(wish.value) - _REQUEST)
     if extra:
         unsupported.append(wish.place(extra[0]))
-    capacity = wish.view("capacity").view("requests")
+    requested = wish.view("capacity").view("requests")
+    capacity = {name: _maybe_quantity(requested, name) for name in sorted(requested.value)}
+    unsupported += [requested.place(name) for name, amount in capacity.items() if amount is None]
     mode = wish.text("allocationMode", "ExactCount")
     if mode not in ("ExactCount", "All"):
         unsupported.append(wish.place("allocationMode"))
@@ -116,7 +140,7 @@ def _wish(wish: FieldView, unsupported: list[str]) -> DeviceWish:
             )
             for toleration in wish.views("tolerations")
         ),
-        capacity=tuple(sorted((name, quantity(capacity.text(name))) for name in capacity.value)),
+        capacity=tuple((name, amount) for name, amount in capacity.items() if amount is not None),
         admin=wish.flag("adminAccess"),
     )
 
