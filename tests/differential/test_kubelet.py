@@ -10,14 +10,16 @@ import msgspec
 import pytest
 
 from hetsched.contracts.cpu_topology import Topology
+from hetsched.contracts.cpuset import format_cpuset
 from hetsched.engine.numa import topology_manager
 from hetsched.engine.numa.memory_manager import MemoryManager
 from hetsched.engine.numa.resource_managers import CpuManager
 from tests import parts
 from tests.kube import control_plane
 
+from .clusters import Case
 from .kubelet.admissions import Kubelet
-from .kubelet.comparison import INTENDED
+from .kubelet.comparison import INTENDED, differences
 from .kubelet.nodes import draw
 from .summary import KUBELET, compare, minimal
 
@@ -42,6 +44,31 @@ def test_random_nodes_have_no_unexplained_difference(kubelet: Kubelet, first: in
 def test_page_explains_every_intended_difference() -> None:
     explained = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert sorted(explained) == sorted(INTENDED)
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(19, "6-10,12-16,24-28,50-53"), (21, "6-16,24-28,30,50-53")])
+def test_distribution_over_an_overwritten_combination(kubelet: Kubelet, cpus: int, expected: str) -> None:
+    """NUMA node 8 replaces NUMA node 5 in the kubelet's best combination; random nodes do not have this effect."""
+    numa = [
+        {
+            "id": node, "distances": {str(other): 10 if other == node else 20 for other in range(9)},
+            "cores": [{"threads": [6 * node + core], "socket": node // 3, "cache": node} for core in range(6)],
+        }
+        for node in range(9)
+    ]  # fmt: skip
+    configuration = {
+        "topologyPolicy": "none", "topologyScope": "container", "topologyOptions": {}, "cpuPolicy": "static",
+        "cpuOptions": {"distribute-cpus-across-numa": "true"}, "reservedCPUs": "0-5,18-23,36-37,42-43,48-49",
+        "reservedMillis": 18000,
+    }  # fmt: skip
+    amounts = {"cpu": str(cpus), "memory": "64Mi"}
+    containers = [{"name": "c0", "image": "image", "resources": {"limits": amounts, "requests": amounts}}]
+    meta = {"name": "p0", "namespace": "default", "uid": "p0"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": containers}}
+    case = Case(0, [{"numa": numa, "kubelet": configuration, "devices": {}}], [pod])
+    assert list(differences(case, kubelet)) == []
+    (admission,) = kubelet.admit(case).pods
+    assert format_cpuset(admission.cpus) == expected
 
 
 # -- planted bugs ------------------------------------------------------------------------------------------------------
