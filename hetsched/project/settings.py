@@ -115,7 +115,8 @@ if EMBEDDED:
         "timeout": 20,
         "transaction_mode": "IMMEDIATE",
         "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;PRAGMA temp_store=MEMORY;"
-        "PRAGMA mmap_size=134217728;PRAGMA journal_size_limit=67108864;PRAGMA cache_size=-20000;",
+        "PRAGMA mmap_size=134217728;PRAGMA journal_size_limit=67108864;PRAGMA cache_size=-20000;"
+        "PRAGMA wal_autocheckpoint=8000;",  # pages; see `storage.log_checkpoints`
     }
 else:
     # The pool is opened by the first query of each process, after the worker has forked.

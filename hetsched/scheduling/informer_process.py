@@ -30,6 +30,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal import counters, heartbeat, metric_names
 from hetsched.journal.publish import background_sender
 from hetsched.scheduling.leases import Lease, following
+from hetsched.storage.log_checkpoints import background_checkpoints
 
 from .informer import Informer
 from .informer_host import InformerHost
@@ -48,7 +49,7 @@ def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run an informer thread for each live cluster without one, until `ended` is set."""
     gc.set_threshold(*COLLECT_AFTER)
     heartbeat.clear(heartbeat.WATCH_READY)
-    with background_sender():
+    with background_sender(), background_checkpoints():
         _run_until_ended(api_of, ended)
 
 
