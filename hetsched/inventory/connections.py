@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ _HOME = "/api/v1/namespaces/kube-system"
 # API clients of this process by cluster, each with the settings that it was created from, and a digest of those that a
 # renewed token leaves unchanged. The clients are cached because they keep their server connections open.
 _apis: dict[int, tuple[tuple[str, str], bytes, Api]] = {}
+_apis_lock = threading.Lock()
 
 
 def connect(
@@ -183,7 +185,12 @@ def api_of(cluster: Cluster) -> Api:
         count_call=lambda verb, status: counters.add(metric_names.API_REQUESTS, name, verb, str(status)),
         reads=bool(connection.shadow_of),
     )
-    _apis[cluster.pk] = (made_of, lasting, api)
+    with _apis_lock:
+        # Another thread may have created a client from the same settings since `known` was read.
+        current = _apis.get(cluster.pk)
+        if current is not None and current[0] == made_of:
+            return current[2]
+        _apis[cluster.pk] = (made_of, lasting, api)
     return api
 
 

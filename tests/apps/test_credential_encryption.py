@@ -12,6 +12,7 @@ from django.core.management import call_command
 
 from hetsched.adapters.exec_credentials import kept_credential
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.contracts.errors import InputError
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
@@ -96,6 +97,22 @@ def test_new_connection_ends_the_old_informers_lease(live: Cluster) -> None:
     connected(live, kubeconfig=kubeconfig(cluster={"server": "https://two.example.org"}))
     assert not following.renew(lease)
     assert api_of(live) is not before
+
+
+def test_threads_that_connect_at_the_same_time_share_one_client(live: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby that has another client than the informer cannot take over without a list."""
+    connected(live)
+    read = "hetsched.adapters.kubernetes.connections.connection.from_kubeconfig"
+    clients: list[Api] = []
+
+    def read_after_another_thread(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(read, from_kubeconfig)
+        clients.append(api_of(live))
+        return from_kubeconfig(*arguments, **options)
+
+    monkeypatch.setattr(read, read_after_another_thread)
+    assert api_of(live) is clients[0]
+    assert api_of(live) is clients[0]
 
 
 def test_undecryptable_connection_can_be_replaced(live: Cluster, settings: Any) -> None:
