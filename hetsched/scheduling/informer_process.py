@@ -149,11 +149,10 @@ class _ClusterWatch(threading.Thread):
     def run(self) -> None:
         cluster = self.cluster
         try:
-            api = self._api_of(cluster)
             if self._lease is None:
-                self._lease = self._wait_for_lease(api)
+                self._lease = self._wait_for_lease(self._api_of(cluster))
             if self._lease is not None:
-                self._lead(self._lease, api)
+                self._lead(self._lease)
         except (InputError, ApiFailure) as failure:
             log.warning("cluster watch failed", cluster=cluster.name, reason=str(failure))
             if self._lease is not None:
@@ -174,14 +173,14 @@ class _ClusterWatch(threading.Thread):
         self._standby = Standby(self.cluster.pk, api, self._ended)
         return self._standby.wait_for_lease(partial(following.take, self.cluster.pk, self._holder))
 
-    def _lead(self, lease: Lease, api_before: Api) -> None:
+    def _lead(self, lease: Lease) -> None:
         """Run the informer under `lease`; it continues the standby if the standby has received all events."""
         cluster = Cluster.objects.get(pk=self.cluster.pk)
         api = self._api_of(cluster)
         log.info("informer lease acquired", cluster=cluster.name, epoch=lease.epoch)
         check_identity(cluster, api)
         standby = self._standby
-        if standby is not None and not (api is api_before and standby.has_caught_up(lease)):
+        if standby is not None and not standby.has_caught_up(lease, api):
             standby.watches.stop()
             standby = None
         connection = Connection.objects.filter(cluster=cluster)

@@ -69,6 +69,7 @@ class Standby:
         self.store = InformerStore()
         self.is_warm = False
         self._cluster_id = cluster_id
+        self._api = api
         self._ended = ended
         self._nodes: dict[str, NodeReport] = {}
         self._pods: dict[str, ObservedPod] = {}
@@ -101,14 +102,19 @@ class Standby:
         self.watches.stop()
         return None
 
-    def has_caught_up(self, lease: Lease) -> bool:
-        """Wait for the events up to the handover of the previous informer; return False if the store may be older."""
-        reason = self._reason_to_list(lease)
+    def has_caught_up(self, lease: Lease, api: Api) -> bool:
+        """Wait for the events up to the handover of the previous informer; return False if the store may be older.
+
+        `api` is the client of the cluster's current connection.
+        """
+        reason = self._reason_to_list(lease, api)
         if reason:
             log.info("the standby lists again", cluster=self._cluster_id, reason=reason)
         return not reason
 
-    def _reason_to_list(self, lease: Lease) -> str:
+    def _reason_to_list(self, lease: Lease, api: Api) -> str:
+        if api is not self._api:
+            return "the connection of the cluster was changed"
         if not self.is_warm:
             return "it is not warm"
         handover = Connection.objects.values_list("follower_handover", flat=True).get(pk=self._cluster_id)

@@ -13,8 +13,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from structlog.testing import capture_logs
 
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.node_events import is_synced
@@ -24,6 +26,7 @@ from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import Lease, following, leading
 from hetsched.scheduling.standby import Standby
+from tests.kube.control_plane import ControlPlane
 from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -107,7 +110,7 @@ def test_standby_takes_over_without_a_list(
     api.send("DELETE", PODS.path(namespace="default", name="foreign"), query={"gracePeriodSeconds": "0"})
     listed = lists.copy()
     lease = taken(cluster)
-    assert standby.has_caught_up(lease)
+    assert standby.has_caught_up(lease, api)
     host = InformerHost(cluster, api)
     after = Informer(lease, api, threading.Event(), host=host, standby=standby)
     try:
@@ -154,9 +157,9 @@ def test_standby_that_lacks_written_events_has_not_caught_up(
     end(informer)
     lease = taken(cluster)
     monkeypatch.setattr(standby, "_collect_events", lambda: time.sleep(0.05))
-    assert not standby.has_caught_up(lease)
+    assert not standby.has_caught_up(lease, api)
     monkeypatch.undo()
-    assert standby.has_caught_up(lease)
+    assert standby.has_caught_up(lease, api)
     after = Informer(lease, api, threading.Event(), standby=standby)
     eventually(after, lambda: after.has_applied)
     assert states()["foreign"] == "cancelled"
@@ -164,7 +167,7 @@ def test_standby_that_lacks_written_events_has_not_caught_up(
 
 @pytest.mark.parametrize("ending", ["killed", "earlier release", "another informer in between"])
 def test_lease_without_a_current_handover_needs_a_list(
-    cluster: Cluster, informer: Informer, standby: Standby, ending: str
+    api: Api, cluster: Cluster, informer: Informer, standby: Standby, ending: str
 ) -> None:
     rows = Connection.objects.filter(cluster=cluster)
     if ending == "killed":
@@ -176,7 +179,16 @@ def test_lease_without_a_current_handover_needs_a_list(
         rows.update(follower_handover=None)
     if ending == "another informer in between":
         following.release(taken(cluster))
-    assert not standby.has_caught_up(taken(cluster))
+    assert not standby.has_caught_up(taken(cluster), api)
+
+
+def test_standby_of_a_replaced_connection_lists_again(
+    api: Api, cluster: Cluster, plane: ControlPlane, informer: Informer, standby: Standby
+) -> None:
+    end(informer)
+    with capture_logs() as logs:
+        assert not standby.has_caught_up(taken(cluster), Api(from_kubeconfig(plane.kubeconfig())))
+    assert [entry["reason"] for entry in logs] == ["the connection of the cluster was changed"]
 
 
 def test_previous_informer_is_fenced_after_the_takeover(
