@@ -20,13 +20,16 @@ from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster, Connection, Node
 from hetsched.inventory.node_events import is_synced
+from hetsched.placement.models import Reservation
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.scheduling import binding_cycle
 from hetsched.scheduling import standby as standby_module
 from hetsched.scheduling.informer import Informer
 from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import Lease, following, leading
 from hetsched.scheduling.standby import Standby
 from tests.kube.control_plane import ControlPlane
+from tests.kube.faults import refusal, replies
 from tests.kube.scene import an_informer, eventually, make_node, make_pod, pod_of, states
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
@@ -227,6 +230,61 @@ def test_leases_are_released_before_the_bindings_finish(
     monkeypatch.setattr(host.bindings, "close", record_leases)
     end(informer)
     assert released == [True]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_slow_bindings_continue_after_the_release(
+    api: Api,
+    cluster: Cluster,
+    informer: Informer,
+    standby: Standby,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_refused: bool,
+) -> None:
+    """The next informer decides while the previous one waits for the API server, and no worker claims its bindings."""
+    called, go_on = threading.Event(), threading.Event()
+
+    def respond(count: int, call: Callable[[], bytes]) -> bytes:
+        if count == 1:
+            called.set()
+            assert go_on.wait(PATIENCE_SECONDS)
+            if is_refused:
+                raise refusal(422)
+        return call()
+
+    def take_over() -> None:
+        lease = taken(cluster)
+        assert standby.has_caught_up(lease, api)
+        informers.append(Informer(lease, api, threading.Event(), host=InformerHost(cluster, api), standby=standby))
+        make_pod(api, "next")
+        eventually(informers[0], lambda: states().get("next") == "bound")
+        assert binding_cycle.run(cluster.pk) == 0
+        assert (states()["slow"], states()["queued"]) == ("binding", "binding")
+        go_on.set()
+        close()
+
+    informers: list[Informer] = []
+    monkeypatch.setattr(binding_cycle, "AT_ONCE", 1)
+    monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
+    informer._host = host = InformerHost(cluster, api)
+    close = host.bindings.close
+    monkeypatch.setattr(host.bindings, "close", take_over)
+    with replies(api, to="/binding", respond=respond) as calls:
+        make_pod(api, "slow")
+        eventually(informer, called.is_set)
+        make_pod(api, "queued")
+        eventually(informer, lambda: states().get("queued") == "binding")
+        end(informer)
+        (after,) = informers
+        bound = {"slow": "bound", "queued": "bound", "next": "bound"}
+        eventually(after, lambda: states() == {"foreign": "running", **bound})
+        end(after)
+    assert len(calls) == 3 + is_refused
+    assert [pod_of(api, name)["spec"]["nodeName"] for name in bound] == ["n1"] * 3
+    active = Reservation.objects.filter(active=True).values_list("pod__name", flat=True)
+    assert sorted(active) == ["foreign", "next", "queued", "slow"]
+    assert check_invariants() == []
 
 
 def test_position_is_that_of_a_complete_list(api: Api, standby: Standby) -> None:
