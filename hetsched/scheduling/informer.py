@@ -46,7 +46,7 @@ from .arrival_buffer import ArrivalBuffer
 from .arrivals import PlacedBatch
 from .informer_host import InformerHost
 from .resource_watches import ResourceWatches, resource_name
-from .standby import Standby
+from .standby import Standby, TakeoverPhases
 
 _NODE = b'"nodeName":'  # the JSON of a pod contains this key once the pod is assigned to a node
 COLLECT_SECONDS = 0.05
@@ -73,6 +73,7 @@ class Informer:
         is_leader: Callable[[], bool] = lambda: True,
         host: InformerHost | None = None,
         standby: Standby | None = None,
+        phases: TakeoverPhases | None = None,
     ) -> None:
         self.lease = lease
         self.ended = ended
@@ -80,6 +81,7 @@ class Informer:
         self._busy = False
         self._is_leader = is_leader
         self._standby = standby
+        self._phases = phases or TakeoverPhases(lease)
         if standby is None:
             self._store = InformerStore()
             resources = (*REQUIRED, *OPTIONAL) if kinds is None else kinds
@@ -143,6 +145,8 @@ class Informer:
         if self._host is not None:
             waiting = {"has_events": not self.watches.events.empty(), "has_arrivals": bool(self._arrivals)}
             self._busy = self._may_decide() and self._host.iterate(**waiting)
+            if self._host.has_decided:
+                self._phases.note_decision()
             self._busy = self._busy or (bool(self._arrivals) and not self._host.is_saturated)
         now = self.watches.note_iteration()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
@@ -254,7 +258,9 @@ class Informer:
             changes = self._store.take() if self._standby is None else self._take_over(self._standby)
             self._has_changes = False
             if not self.has_applied:
+                self._phases.end("sync")
                 self._complete_lists(changes)
+                self._phases.end("comparison with the rows")
             elif self._host is not None:
                 self._host.bindings.remove_confirmations(changes)
             accepts = self._host is not None and not self._must_end and self._is_leader()
@@ -267,6 +273,8 @@ class Informer:
                 # takes longer than the processing of an event.
                 gc.freeze()
                 self._write_sync()
+                self._phases.end("first write")
+                self._phases.complete(nodes=len(changes.nodes), pods=len(changes.pods), arrivals=len(self._arrivals))
         if self._arrivals:
             self._place_arrivals()
 

@@ -61,7 +61,10 @@ def _load_snapshot(cache: SchedulerCache) -> None:
 
 
 class InformerHost:
-    """Host of the scheduling loop that binds the placed pods itself."""
+    """Host of the scheduling loop that binds the placed pods itself.
+
+    `has_decided` is True once it has recorded a decision.
+    """
 
     binds = True
 
@@ -69,6 +72,7 @@ class InformerHost:
         self._cluster = cluster
         self._is_elected = is_leader
         self._holder = f"{socket.gethostname()}/{os.getpid()}"
+        self.has_decided = False
         self._lease: Lease | None = None
         self._lease_checked_at = self._polled_at = self._refreshed_at = -float(settings.HETSCHED_LEASE_SECONDS)
         self._due = True
@@ -122,6 +126,7 @@ class InformerHost:
             log.info("arriving pods will be retried", cluster=self._cluster.pk, reason=str(conflict))
             self._check_lease_next()
         if batch.results:
+            self.has_decided = True
             self.bindings.start(self._lease, batch.results)
             if self._effects_due_at is None:
                 self._effects_due_at = now + EFFECTS_SECONDS
@@ -184,6 +189,7 @@ class InformerHost:
             return False
         if iteration.state is BatchState.LOST:
             self._check_lease_next()
+        self.has_decided = self.has_decided or bool(iteration.results)
         self.bindings.start(self._lease, [result for result in iteration.results if can_bind_now(result)])
         self._due = iteration.more
         return iteration.more

@@ -36,7 +36,7 @@ from .informer import Informer
 from .informer_host import InformerHost
 from .leader_election import leadership
 from .resource_watches import iterated_at
-from .standby import Standby
+from .standby import Standby, TakeoverPhases
 
 POLL_SECONDS = 1.0
 TOKEN_SECONDS = RETRY_SECONDS = REPORT_SECONDS = 5.0
@@ -178,21 +178,25 @@ class _ClusterWatch(threading.Thread):
         cluster = Cluster.objects.get(pk=self.cluster.pk)
         api = self._api_of(cluster)
         log.info("informer lease acquired", cluster=cluster.name, epoch=lease.epoch)
+        phases = TakeoverPhases(lease)
         check_identity(cluster, api)
+        phases.end("identity")
         standby = self._standby
         if standby is not None and not standby.has_caught_up(lease, api):
             standby.watches.stop()
             standby = None
+        phases.end("catch-up")
         connection = Connection.objects.filter(cluster=cluster)
         if is_in_shadow(cluster.pk):  # in shadow mode no decisions are made, so no leader election is needed
             connection.exclude(failure="").update(failure="")
-            self._informer = Informer(lease, api, self._ended, standby=standby)
+            self._informer = Informer(lease, api, self._ended, standby=standby, phases=phases)
             self._informer.run()
             return
         with leadership(cluster, api, lease, self._ended) as (lost, is_leader):
+            phases.end("election")
             connection.exclude(failure="").update(failure="")
             host = InformerHost(cluster, api, is_leader) if settings.HETSCHED_DECIDE_IN_WATCH else None
-            self._informer = Informer(lease, api, lost, is_leader=is_leader, host=host, standby=standby)
+            self._informer = Informer(lease, api, lost, is_leader=is_leader, host=host, standby=standby, phases=phases)
             self._informer.run()
 
 

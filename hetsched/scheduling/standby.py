@@ -205,6 +205,39 @@ class Standby:
         return sum(len(known.keys) for known in self.watches.states.values())
 
 
+class TakeoverPhases:
+    """Durations of the phases of a takeover, from the acquired lease to the first decision, for the log.
+
+    The first phase begins with this object, and each other phase with the end of the phase before it. An informer
+    without a standby has the same phases.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._log = log.bind(cluster=lease.cluster_id, epoch=lease.epoch)
+        self._began = self._phase_began = time.monotonic()
+        self._seconds: dict[str, float] = {}
+        self._has_decided = False
+
+    def end(self, phase: str) -> None:
+        """Record the duration of `phase`, which ends now."""
+        now = time.monotonic()
+        self._seconds[phase] = round(now - self._phase_began, 2)
+        self._phase_began = now
+
+    def complete(self, **details: object) -> None:
+        """Log the durations once the informer has written its first changes and may decide."""
+        self._log.info("informer took over", seconds=self._elapsed(), phases=self._seconds, **details)
+
+    def note_decision(self) -> None:
+        """Log the time of the first decision; without pending pods, it includes the time until a pod arrives."""
+        if not self._has_decided:
+            self._has_decided = True
+            self._log.info("informer made its first decision", seconds=self._elapsed())
+
+    def _elapsed(self) -> float:
+        return round(time.monotonic() - self._began, 2)
+
+
 def warm_up(cache: SchedulerCache) -> None:
     """Load or refresh the snapshot of a cluster, and compile its default policy. Nothing is written."""
     with cache.locked_snapshot():
