@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -89,11 +89,11 @@ class Version:
         status = Path(f"/proc/{self.processes[kind].popen.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
-    def logged_at(self, event: str) -> list[float]:
-        """Return the times of an event in the log of the watch process."""
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return the records of an event in the log of the watch process; `at` is the time in seconds."""
         lines = (self._ours.folder / f"{self.name}-watch.log").read_text().splitlines()
         found = [json.loads(line) for line in lines if f'"{event}"' in line]
-        return [datetime.fromisoformat(line["timestamp"]).timestamp() for line in found]
+        return [{**record, "at": datetime.fromisoformat(record["timestamp"]).timestamp()} for record in found]
 
     def stop(self, kind: str) -> None:
         """End one process with SIGTERM; it must end by itself."""
@@ -187,11 +187,13 @@ class Load:
 
 
 class Handover(NamedTuple):
-    """Times of a handover, in seconds since the epoch, and the resident memory of the standby before it."""
+    """Times of a handover, in seconds since the epoch, the seconds of each phase of the takeover after the lease was
+    acquired, and the resident memory of the standby before it."""
 
     terminated: float
     released: float
     acquired: float
+    phases: dict[str, float]
     standby_mib: float
 
     def describe(self, began: float, decided: Sequence[float]) -> str:
@@ -201,7 +203,7 @@ class Handover(NamedTuple):
         steps = ", ".join(f"{name} {moment - self.terminated:.1f} s" for name, moment in at.items())
         return (
             f"SIGTERM {self.terminated - began:.0f} s after the start; after SIGTERM: {steps}; "
-            f"{first - before:.1f} s between decisions; standby {self.standby_mib:.0f} MiB"
+            f"{first - before:.1f} s between decisions; phases {self.phases}; standby {self.standby_mib:.0f} MiB"
         )
 
 
@@ -217,8 +219,9 @@ def replace(before: Version, after: Version, service: Service) -> Handover:
     for kind in ("watch", "worker", "beat"):
         before.stop(kind)
     time.sleep(STEADY_SECONDS)
-    released, acquired = before.logged_at("informer lease released")[-1], after.logged_at("informer lease acquired")[-1]
-    return Handover(terminated, released, acquired, standby_mib)
+    released, acquired = before.logged("informer lease released")[-1], after.logged("informer lease acquired")[-1]
+    phases = after.logged("informer took over")[-1]["phases"]
+    return Handover(terminated, released["at"], acquired["at"], phases, standby_mib)
 
 
 def describe_cores(used: Mapping[str, float], seconds: float) -> str:
@@ -278,7 +281,7 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
     )
     for step, handover in zip(("upgrade", "rollback"), handovers, strict=True):
         figures[f"handover of the {step}"] = handover.describe(began, at)
-    relists = [version.logged_at("the standby lists again") for version in (old, new)]
+    relists = [version.logged("the standby lists again") for version in (old, new)]
     assert relists == [[], []]
     assert gap < LONGEST_GAP_SECONDS
 
