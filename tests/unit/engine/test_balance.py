@@ -8,7 +8,7 @@ from tests.builders import a_node, a_pod
 from tests.unit.engine.fleet import built, cluster
 
 
-def test_a_node_is_balanced_when_its_resources_are_used_alike() -> None:
+def test_node_balance_falls_with_the_variance_of_use() -> None:
     # CPU 4/8 = 0.5, memory 8/32 = 0.25: mean 0.375, variance 0.125^2 = 0.015625 -> 0.984375
     state = cluster([a_node("n").cpu(8).memory("32Gi")], [a_pod("r").cpu(4).memory("8Gi").running_on("n")])
     assert node_balance(state).tolist() == [0.984375]
@@ -36,12 +36,12 @@ def test_use_above_the_capacity_counts_as_full() -> None:
     assert node_balance(cluster([node])).tolist() == [1.0]
 
 
-def test_a_node_with_fewer_than_two_resources_is_balanced() -> None:
+def test_node_with_fewer_than_two_resources_is_balanced() -> None:
     state = cluster([a_node("n").cpu(8).memory(0)], [a_pod("r").cpu(4).memory(0).running_on("n")])
     assert node_balance(state).tolist() == [1.0]
 
 
-def test_the_cluster_is_the_mean_of_its_ready_nodes() -> None:
+def test_cluster_balance_is_the_mean_of_ready_nodes() -> None:
     # a 0.984375 (as above), b 1.0 -> 0.9921875; c is not Ready and does not count
     nodes = [a_node(name).cpu(8).memory("32Gi") for name in "ab"] + [a_node("c").not_ready()]
     running = [a_pod("r").cpu(4).memory("8Gi").running_on("a"), a_pod("s").cpu(4).memory(0).running_on("c")]
@@ -67,7 +67,7 @@ def test_absent_resource_has_no_ratio() -> None:
     assert (metrics.cpu_utilization, metrics.gpu_allocation, metrics.unallocated_gpus) == (None, None, 0.0)
 
 
-def test_a_mix_holds_the_most_frequent_shapes_up_to_95_percent() -> None:
+def test_workload_mix_covers_95_percent_of_the_pods() -> None:
     # 90 + 6 = 96 % are enough; the last 4 % are left out
     pods = [built(a_pod(f"p{i}").cpu(1 if i < 90 else 2 if i < 96 else 3)) for i in range(100)]
     assert [(shape.request("cpu"), share) for shape, share in workload_mix(pods)] == [(1000, 0.9), (2000, 0.06)]

@@ -59,7 +59,7 @@ def test_standard_deviation_variant() -> None:
     assert utility_of(50, 25, 10, 15, dispersion="std")[0] == pytest.approx(0.845890, abs=5e-7)
 
 
-def test_a_resource_that_the_node_lacks_is_left_out() -> None:
+def test_resource_without_capacity_is_left_out() -> None:
     # CPU .5 and memory .25 alone: mu .375, B .125^2 = .015625;  CPU alone: B 0
     room = np.array([[100, 100], [100, 0], [0, 0], [0, 0]])
     utilities, means = utility(np.array([[50, 50], [25, 25], [9, 9], [9, 9]]), room)
@@ -93,7 +93,7 @@ def test_greatest_gain_wins_not_the_greatest_utility() -> None:
     assert score("mbcgt", a_demanding_pod(*DEMAND), nodes) == pytest.approx({"a": 0, "b": 100})
 
 
-def test_the_fixed_scale_orders_alike_and_needs_no_other_node() -> None:
+def test_fixed_scale_is_independent_of_other_nodes() -> None:
     # gain .97 / .9325 - 1 = .040214: 50 + 50 * .040214 * 3 = 56.032;  .9725 / .99 - 1 = -.017677 -> 47.348
     nodes = [a_measured_node("a", *A), a_measured_node("b", *B)]
     both = score("nash-gain", a_demanding_pod(*DEMAND), nodes) or {}

@@ -12,14 +12,14 @@ def test_score_decreases_with_the_usage_difference() -> None:
     assert score("balanced-allocation", a_pod().cpu(2).memory("8Gi"), fleet, running) == {"even": 100, "skewed": 81}
 
 
-def test_a_use_above_the_capacity_counts_as_full() -> None:
+def test_use_above_the_capacity_counts_as_full() -> None:
     # cpu min(1, 16/8) = 1, memory 16/32 = 0.5: floor((1 - 0.5 / 2) * 100) = 75
     assert score("balanced-allocation", a_pod().cpu(16).memory("16Gi"), [a_node("n").cpu(8).memory("32Gi")]) == {
         "n": 75
     }
 
 
-def test_a_node_with_one_of_the_resources_is_balanced() -> None:
+def test_node_with_one_resource_is_balanced() -> None:
     assert score("balanced-allocation", a_pod().cpu(0).memory("8Gi"), [a_node("n").cpu(0)]) == {"n": 100}
 
 

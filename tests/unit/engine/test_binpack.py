@@ -48,7 +48,7 @@ def test_two_resources_are_averaged(mode, expected):
         ("16", 90.0, 90.0),  # 75 %: 8 + 2 * 25/50 = 9
     ],
 )
-def test_a_curve_may_have_a_knee(cpu_use, plain, upstream):
+def test_shape_with_three_points(cpu_use, plain, upstream):
     shape = {"shape": [[0, 0], [50, 8], [100, 10]], "resources": {"cpu": 1}}
     case = {"cpu_use": cpu_use, "cards_use": 0, "pod_cpu": "8", "pod_cards": 0}
     assert score({**shape, "mode": "plain"}, **case) == plain
@@ -66,7 +66,7 @@ def test_upstream_ignores_resources_with_score_0():
         assert matrix(scheduler, pod)[0].scores[0].raw == expected
 
 
-def test_a_falling_curve_spreads():
+def test_falling_shape_spreads_pods():
     # Spread: 10 at empty, 0 at full; 9.6 of 32 CPUs = 30 % -> 7.
     params = {"shape": [[0, 10], [100, 0]], "resources": {"cpu": 1}}
     assert score(params, cpu_use="8600m", cards_use=0, pod_cpu="1", pod_cards=0) == pytest.approx(70.0)
@@ -105,7 +105,7 @@ def test_between_two_points_upstream_truncates(mode: str, shape: list[list[int]]
 
 
 @pytest.mark.parametrize("mode", ["plain", "upstream"])
-def test_a_request_above_the_capacity_counts_as_full(mode: str) -> None:
+def test_request_above_the_capacity_scores_as_full(mode: str) -> None:
     # 16 of 8 CPUs: the point at 100 %, which is 3 of 10.
     assert scored(mode, [[0, 9], [100, 3]], a_node("n").cpu(8), a_pod("p").cpu(16)) == 30.0
 

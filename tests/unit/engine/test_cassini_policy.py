@@ -29,7 +29,7 @@ def test_pods_with_whole_cpus_without_a_numa_policy(policy: str, zones: tuple[Zo
 
 
 @pytest.mark.parametrize("policy", ["cassini", "hetsched"])
-def test_the_node_with_fewer_zones_for_the_pod_is_preferred(policy: str) -> None:
+def test_node_with_fewer_zones_for_the_pod_is_preferred(policy: str) -> None:
     # 7 CPUs lie in three zones on a (3 + 3 + 1), in two on b (4 + 3) and in one on c.
     nodes = [zoned("a", 3, 3, 2), zoned("b", 4, 4), zoned("c", 8)]
     assert scheduler(nodes, policy=policy).schedule(whole(7).numa(False, "exclusive").build()).node == "c"

@@ -143,9 +143,7 @@ def test_evidence_and_names_are_bounded() -> None:
 
 @settings(max_examples=20)
 @given(mixed_fleets(), mixed_pods())
-def test_pods_placed_by_hetsched_are_not_misplaced_and_each_waiting_pod_is_explained(
-    nodes: list[NodeReport], pods: list[PodSpec]
-) -> None:
+def test_own_placements_are_correct_and_pending_pods_have_reasons(nodes: list[NodeReport], pods: list[PodSpec]) -> None:
     policy = compile_choice(BUILTIN["hetsched"], preemption=False)
     state = ClusterState(nodes, (), NAMESPACES)
     scheduler = Scheduler(state, policy)

@@ -79,6 +79,6 @@ def test_cpu_pods_spread_over_nodes_without_gpus(by: str) -> None:
     assert Counter(placed.values()) == {f"c{n}": 2 for n in range(6)}
 
 
-def test_the_workload_mix_does_not_change_a_decision() -> None:
+def test_default_policy_does_not_use_the_workload_mix() -> None:
     # A server decides a part of a workload like a simulation of the whole workload.
     assert not compile_policy(BUILTIN["hetsched"], REGISTRY).wants_mix

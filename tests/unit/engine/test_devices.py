@@ -437,7 +437,7 @@ def test_selector_is_evaluated_only_after_the_previous_ones() -> None:
     assert Scene(node("n1"), nics, slice_of("n1", device("d0")), asked, pod("c")).placed["p"] == ("n1", ["gpu=d0"])
 
 
-def test_the_newest_whole_pool_counts() -> None:
+def test_newest_complete_pool_generation_is_used() -> None:
     old, new = slice_of("n1", device("d0"), device("d1")), slice_of("n1", device("d9"), generation=2)
     assert Scene(node("n1"), old, new, claim("c", exactly("gpu")), pod("c")).placed["p"] == ("n1", ["gpu=d9"])
     half = slice_of("n1", device("d9"), generation=2, count=2)
@@ -644,7 +644,7 @@ def test_devices_with_distinct_attributes_are_searched_together() -> None:
     assert Scene(*there, claim("c", exactly("a"), **absent), pod("c")).placed["p"] == (None, [])
 
 
-def test_an_allocated_claim_leads_its_pod_and_holds_its_devices() -> None:
+def test_allocated_claim_binds_its_pod_and_keeps_its_devices() -> None:
     results = [{"request": "gpu", "driver": DRIVER, "pool": "n2", "device": "d0"}]
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
     status = {"allocation": {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [term]}}}

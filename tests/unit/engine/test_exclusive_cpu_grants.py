@@ -104,7 +104,7 @@ def test_ordinary_pods_get_no_zone() -> None:
     assert outcome.allocation == Allocation()
 
 
-def test_a_pod_that_declines_awareness_and_pins_gets_no_zone() -> None:
+def test_unaware_pod_without_pinning_gets_no_zone() -> None:
     assert granted(deciding(machine()), wanting("a", 2, "none", aware=False)) == {}
 
 
@@ -271,12 +271,12 @@ def test_opposite_peaks_share_cores() -> None:
     )
 
 
-def test_a_busy_pod_is_spread_even_where_others_are_packed() -> None:
+def test_busy_pod_gets_separate_cores_in_packing_order() -> None:
     assert granted(deciding(one_zone(), order="pack"), loaded("a", 2, "idle")) == {"node-0": "0,4"}
     assert granted(deciding(one_zone(), order="pack"), loaded("a", 2, "busy")) == {"node-0": "0-1"}
 
 
-def test_both_threads_are_exclusive_only_if_every_core_provides_one() -> None:
+def test_sibling_threads_are_used_after_one_thread_per_core() -> None:
     chosen = deciding(one_zone())
     assert granted(chosen, loaded("a", 5, "busy")) == {"node-0": "0-4"}
     assert list(pairings(chosen.state, "default/a")) == [

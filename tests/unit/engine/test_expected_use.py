@@ -22,7 +22,7 @@ def a_web_pod(name: str = "new") -> PodBuilder:
     return a_pod(name).having(controller=WEB)
 
 
-def test_the_95th_percentile_is_the_nearest_rank() -> None:
+def test_p95_is_the_nearest_rank() -> None:
     # ceil(.95 * 12) = ceil(11.4) = 12;  ceil(.95 * 40) = 38;  ceil(.95 * 20) = 19;  ceil(.95 * 1) = 1
     for count, position in ((12, 12), (40, 38), (20, 19), (1, 1)):
         assert p95(list(range(count, 0, -1))) == position
@@ -77,7 +77,7 @@ def test_repeated_application_has_no_effect() -> None:
     assert experience.applied(once) is once
 
 
-def test_the_load_profile_is_learnt_from_the_share_of_the_request() -> None:
+def test_load_profile_is_learnt_from_the_share_of_the_request() -> None:
     # 1000..9000 millicores: mean 5000, p95 9000. Of 10 CPUs the mean is half: busy; of 11 it is less; of 90 the p95 is
     # a tenth: idle; of 89 it is more.
     experience = learn(used(9))
@@ -85,12 +85,12 @@ def test_the_load_profile_is_learnt_from_the_share_of_the_request() -> None:
         assert experience.applied(a_web_pod().cpu(cpus).build()).shape.load_profile == profile
 
 
-def test_a_stated_load_profile_counts_before_a_learnt_one() -> None:
+def test_declared_load_profile_precedes_the_learnt_one() -> None:
     stated = a_web_pod().cpu(1).shaped(load_profile="peaks=08-10").build()
     assert learn(used(9)).applied(stated).shape.load_profile == "peaks=08-10"
 
 
-def test_a_pod_that_declares_its_use_still_learns_its_profile() -> None:
+def test_pod_with_declared_use_learns_its_profile() -> None:
     declared = a_web_pod().cpu(1).expecting(cpu="2").build()
     expected = learn(used(9)).applied(declared)
     assert (expected.shape.load_profile, dict(expected.shape.expected_usage)) == ("busy", {CPU: 2000})

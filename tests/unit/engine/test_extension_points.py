@@ -87,7 +87,7 @@ class Recorder:
         CALLS.append("post_bind")
 
 
-def test_a_placement_passes_all_points_in_order() -> None:
+def test_placement_calls_all_points_in_order() -> None:
     scheduler = deciding(Recorder)
     assert Recorder.info.points == tuple(POINTS)
     scheduler.policy.sort_key(a_pod().build())
@@ -103,7 +103,7 @@ def test_a_placement_passes_all_points_in_order() -> None:
 # -- PreFilter ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_pre_filter_that_skips_leaves_its_filter_out() -> None:
+def test_skipped_pre_filter_skips_the_filter() -> None:
     @plugin("skipping", summary="Sits out.")
     class Skipping(Recorder):
         def pre_filter(self, request, state):
@@ -222,7 +222,7 @@ def test_scores_are_weighted_and_summed() -> None:
     assert (outcome.node, outcome.score) == ("b", 115 / 6)
 
 
-def test_a_weight_of_0_turns_scoring_off_but_not_the_filter() -> None:
+def test_zero_weight_disables_scoring_but_not_the_filter() -> None:
     policy = compile_policy(PolicySpec("p", (PluginUse("taints", 0),)), REGISTRY)
     soft = a_node("a").tainted("x", effect="PreferNoSchedule")
     scheduler = Scheduler(cluster([soft, a_node("b"), a_node("c").tainted("y")]), policy)

@@ -41,11 +41,11 @@ def scores(state, pod: PodBuilder) -> list[float]:
         (a_pod().cpu(7), 26),
     ],
 )
-def test_the_score_is_the_published_one(pod: PodBuilder, score: int) -> None:
+def test_score_equals_the_published_one(pod: PodBuilder, score: int) -> None:
     assert scores(a_split_node(), pod) == [score]
 
 
-def test_the_card_that_scores_best_is_granted() -> None:
+def test_gpu_with_the_best_score_is_granted() -> None:
     # 8 cores, so CPU does not decide. Cards: 1000, 800, 500 free; the mix wants 500.
     # 300 on card 0: 700; card 1: 500 -> all still usable, F 0; card 2: 200 lost. Best fit would take card 2.
     running = [

@@ -52,7 +52,7 @@ def by_hand(state: ClusterState, row: int, mix: list[tuple[Shape, float]]) -> fl
 
 @settings(max_examples=80)
 @given(mixed_fleets(), mixed_pods())
-def test_on_random_nodes_rows_equal_the_definition_and_add_up(fleet: list[NodeReport], pods: list[PodSpec]) -> None:
+def test_rows_equal_the_definition_on_random_nodes(fleet: list[NodeReport], pods: list[PodSpec]) -> None:
     state = ClusterState(fleet)
     for number, pod in enumerate(pods[1:]):
         request = state.compile(pod)

@@ -101,7 +101,7 @@ def run(deciding: Scheduler, pods: list[PodSpec]) -> dict[str, int]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(NODE, min_size=1, max_size=6), MEMBER, st.integers(1, 4), st.data())
-def test_equal_members_are_placed_if_and_only_if_a_domain_holds_them(
+def test_equal_members_are_placed_exactly_if_a_domain_fits_them(
     fleet: list[Node], member: Member, count: int, data: st.DataObject
 ) -> None:
     least = data.draw(st.integers(1, count))

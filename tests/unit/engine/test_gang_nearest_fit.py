@@ -37,7 +37,7 @@ def test_all_members_change_together_or_fewer_must_run() -> None:
 
 
 @pytest.mark.parametrize(("field", "name"), [(GROUP_MIN_MEMBER, "minMember"), (GROUP_MIN_COUNT, "minCount")])
-def test_the_minimum_of_a_pod_group_is_named_by_its_field(field: str, name: str) -> None:
+def test_pod_group_minimum_is_named_by_its_field(field: str, name: str) -> None:
     member = GangMember("g", 3, min_field=field)
     pods = [a_pod(f"g-{number}").cpu("4").memory(0).having(gang=member).build() for number in range(3)]
     found = what_if(cluster([a_node("a").cpu(8)]), POLICY, pods, evaluated_at="")

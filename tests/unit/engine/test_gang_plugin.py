@@ -124,7 +124,7 @@ def test_members_that_disagree_are_misconfigured(odd: PodBuilder) -> None:
     assert {explained(deciding, outcome).verdict for outcome in outcomes.values()} == {Verdict.MISCONFIGURED}
 
 
-def test_the_least_resources_of_a_pod_group_must_be_free() -> None:
+def test_gang_needs_its_min_resources_free() -> None:
     # 4 CPUs, 1 in use: 3 free are fewer than the 4 of minResources, though both members would fit.
     group = GangMember("g", 2, min_resources=(("cpu", 4000),))
     pods = [a_pod(f"g-{n}").having(gang=group) for n in range(2)]
@@ -155,7 +155,7 @@ def test_cards_bound_a_gang_too(milli: int, fitting: int) -> None:
         assert (len(placed(outcomes)), codes(outcomes)) == ((count, set()) if count == fitting else (0, {"GangTooBig"}))
 
 
-def test_a_gang_may_wait_for_cards_in_maintenance() -> None:
+def test_gang_is_not_now_during_gpu_maintenance() -> None:
     """GPUs in maintenance are capacity of the empty cluster for a gang too; unhealthy ones are not."""
     # 2 GPUs, one of them in maintenance: two members do not fit now, and never fit if that one is unhealthy.
     policy = policy_of("gang-sort", "resource-fit", "gpu-fit", "gang")
@@ -172,7 +172,7 @@ def test_a_gang_may_wait_for_cards_in_maintenance() -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def test_the_member_on_which_a_gang_broke_is_named_with_its_reasons() -> None:
+def test_unschedulable_gang_member_is_named_with_its_reasons() -> None:
     deciding = scheduler(slots(4), policy=gangs())
     pods = members("g", 3, 3)
     pods[1] = pods[1].on_nodes_with(disk="ssd")
@@ -262,7 +262,7 @@ def test_rejected_member_rejects_waiting_members() -> None:
 # -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_if_reports_a_gang_that_does_not_fit_whole() -> None:
+def test_what_if_reports_all_members_of_an_incomplete_gang() -> None:
     pods = [pod.build() for pod in members("g", 4, 4)]
     pods[3] = a_pod("g-3").gang("g", 4).on_nodes_with(disk="ssd").build()
     answer = what_if(cluster(slots(4)), gangs(), pods, evaluated_at="2026-11-20T10:00:00Z")
@@ -359,7 +359,7 @@ def test_rejected_gang_does_not_fit(sizes: list[tuple[int, int, int]], order: in
             assert free < least
 
 
-def test_other_pods_are_not_checked() -> None:
+def test_pods_without_a_gang_skip_its_permit() -> None:
     assert [plugin.name for plugin in gangs().permits_for(a_pod().gang("g", 2).build())] == ["gang"]
     assert gangs().permits_for(a_pod().build()) == ()
 

@@ -35,7 +35,7 @@ def test_pod_needs_its_number_of_free_gpus(count: int, fits: bool) -> None:
     assert ask("gpu-fit", a_pod().gpu(count), [a_node("n").gpus(2)]).fits == {"n": fits}
 
 
-def test_a_shared_card_is_not_free_for_a_whole_one() -> None:
+def test_shared_gpu_is_not_free_for_a_whole_gpu_request() -> None:
     running = [holding("r", "n", (0, 300, 12_288))]
     answer = ask("gpu-fit", a_pod().gpu(2), [a_node("n").gpus(2)], running)
     assert answer.codes("n") == ["GpuInsufficient"]
@@ -104,7 +104,7 @@ def test_whole_gpus_have_all_their_memory_lowest_index_first() -> None:
 # -- shared GPUs ----------------------------------------------------------------------------------------------------
 
 
-def test_a_share_charges_its_part_of_the_memory_rounded_up() -> None:
+def test_gpu_share_is_charged_its_memory_rounded_up() -> None:
     # 40960 MiB * 333 / 1000 = 13639.68 -> 13640
     assert granted(a_pod().gpu(1, milli=333), a_node("n").gpus(1), []) == [(0, 333, 13_640)]
 
@@ -113,7 +113,7 @@ def test_share_is_charged_its_stated_memory() -> None:
     assert granted(a_pod().gpu(1, milli=333, memory_mib=4_000), a_node("n").gpus(1), []) == [(0, 333, 4_000)]
 
 
-def test_a_card_of_unknown_memory_charges_none() -> None:
+def test_gpu_of_unknown_memory_charges_no_memory() -> None:
     assert granted(a_pod().gpu(1, milli=500), a_node("n").gpus(1, memory_mib=None), []) == [(0, 500, 0)]
 
 
@@ -128,7 +128,7 @@ def test_equally_full_gpus_are_ordered_by_index() -> None:
     assert [card for card, _, _ in granted(a_pod().gpu(1, milli=300), a_node("n").gpus(3), [])] == [0]
 
 
-def test_a_card_may_be_short_of_memory_with_milli_left() -> None:
+def test_gpu_memory_can_run_out_before_milli() -> None:
     # 900 milli are free but only 40960 - 40000 = 960 MiB
     running = [holding("r", "n", (0, 100, 40_000))]
     asking = a_pod().gpu(1, milli=100, memory_mib=1_000)
@@ -168,7 +168,7 @@ def test_each_fact_is_a_filter_with_its_own_reason(demand: dict[str, Any], code:
     assert answer.codes("n") == ([] if code is None else [code])
 
 
-def test_all_facts_must_be_those_of_the_same_card() -> None:
+def test_one_gpu_must_have_all_requested_facts() -> None:
     # One GPU is large enough, the other has the right model: neither has both.
     node = a_node("n").gpus(1, "A100-SXM4-40GB", 40_960).gpus(1, "Tesla-T4", 16_384)
     answer = ask("gpu-fit", a_pod().gpu(1, model="T4", memory_mib=20_000), [node])
@@ -192,7 +192,7 @@ def test_checks_can_be_limited(check: str, fits: bool) -> None:
     assert answer.fits == {"n": fits}
 
 
-def test_a_check_of_the_model_leaves_memory_and_cores_out() -> None:
+def test_model_check_ignores_memory_and_cores() -> None:
     asking = a_pod().gpu(1, model="A100", memory_mib=99_999, cores=99_999)
     assert ask("gpu-fit", asking, [a_node("n").gpus(1)], params={"check": "model"}).feasible == ["n"]
 
@@ -200,7 +200,7 @@ def test_a_check_of_the_model_leaves_memory_and_cores_out() -> None:
 # -- unlisted GPUs --------------------------------------------------------------------------------------------------
 
 
-def test_a_count_of_cards_gives_cards_without_facts() -> None:
+def test_gpu_count_gives_gpus_without_facts() -> None:
     node = a_node("n").offering("nvidia.com/gpu", 2)
     assert ask("gpu-fit", a_pod().gpu(2), [node]).feasible == ["n"]
     assert ask("gpu-fit", a_pod().gpu(1, model="A100"), [node]).codes("n") == ["GpuFactUnknown"]

@@ -44,7 +44,7 @@ def test_linked_pair_is_assigned_together() -> None:
     assert granted(cards(*POWER8), 1, 2, links="ignore") == [[0], [1, 2]]
 
 
-def test_a_node_that_states_no_link_gives_the_lowest() -> None:
+def test_node_without_links_grants_the_lowest_indices() -> None:
     assert granted(cards((), (), (), ()), 1, 2) == [[0], [1, 2]]
 
 
@@ -66,7 +66,7 @@ def test_link_is_declared_at_either_end_and_zones_imply_the_rest() -> None:
     assert table == ((0, 50_000, 10_000), (50_000, 0, 10_000), (10_000, 10_000, 0))
 
 
-def test_the_slowest_pair_counts_before_the_sum() -> None:
+def test_slowest_link_is_compared_before_the_sum() -> None:
     # 0 is linked to 1 and 2 by 100 GB/s, 1-2 only by 8: 208 in all, but a ring runs at 8. 3-4-5 have 60 each.
     star = (CardLink(1, "nvlink", 100.0), CardLink(2, "nvlink", 100.0))
     ring = (CardLink(4, "nvlink", 60.0), CardLink(5, "nvlink", 60.0))
@@ -118,7 +118,7 @@ def test_gpu_sets_of_large_machines_are_extended_greedily() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_batch_gives_the_same_cards(count: int) -> None:
+def test_batch_grants_the_same_gpus(count: int) -> None:
     node = a_node("n").cpu(64).having(gpus=cards(*POWER8)).build()
     pods = [a_pod(f"p{number}").gpu(count).build() for number in range(3)]
     policy = policy_of("resource-fit", "gpu-fit", "least-allocated")
@@ -130,7 +130,7 @@ def test_a_batch_gives_the_same_cards(count: int) -> None:
     assert msgspec.to_builtins(expected[0])["gpus"]
 
 
-def test_a_copy_and_a_new_report_know_the_links() -> None:
+def test_fork_and_new_report_keep_links() -> None:
     node = a_node("n").having(gpus=cards(*POWER8))
     state = ClusterState([a_node("n").gpus(4).build()])
     assert state.links == {}

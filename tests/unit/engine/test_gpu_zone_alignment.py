@@ -41,7 +41,7 @@ def test_zone_with_the_gpu_precedes_a_larger_one() -> None:
     assert granted(deciding(machine("node-0")), wanting(2, 1)) == (["node-0"], [0])
 
 
-def test_among_zones_with_cards_the_roomier_wins_and_gives_its_own() -> None:
+def test_zone_with_more_free_cpus_provides_its_gpus() -> None:
     node = machine("node-0", "node-1", "node-0", "node-1")
     assert granted(deciding(node), wanting(2, 2)) == (["node-1"], [1, 3])
 
@@ -57,7 +57,7 @@ def test_near_gpus_are_used_first_if_too_few() -> None:
     assert granted(deciding(node), wanting(5, 2)) == (["node-1"], [0, 2])
 
 
-def test_a_card_of_unknown_zone_is_near_to_all() -> None:
+def test_gpu_of_unknown_zone_is_near_to_all_zones() -> None:
     assert granted(deciding(machine(None), cards="require"), wanting(5, 1)) == (["node-1"], [0])
 
 
@@ -78,7 +78,7 @@ def test_near_shared_gpu_precedes_a_fuller_remote_one() -> None:
     assert granted(chosen, a_pod("plain").cpu(1).gpu(1, milli=300)) == ([], [0])
 
 
-def test_the_reason_names_the_missing_cards() -> None:
+def test_rejection_names_the_missing_gpus() -> None:
     (reason,) = diagnose(deciding(machine("node-0"), cards="require"), wanting(5, 1).build()).reasons
     assert (reason.code, reason.message) == (
         "ZoneCardsInsufficient",
@@ -107,7 +107,7 @@ def test_gpus_outside_the_kubelets_hint_exclude_the_node() -> None:
     assert granted(deciding(node, busy), a_pod("ours").cpu(1).gpu(2)) == ([], [1, 2])
 
 
-def test_cards_of_another_vendor_are_not_the_kubelets_choice() -> None:
+def test_predicted_zone_ignores_gpus_of_other_vendors() -> None:
     # Of the two GPUs of zone 0 one is requested; counting both, one zone would have to hold two.
     cards = (a_card(0, numa_zone="node-0"), a_card(1, "MI250", numa_zone="node-0"), a_card(2, numa_zone="node-1"))
     node = machine().having(gpus=cards).offering(GPU, 2).kubelet("none", "restricted")

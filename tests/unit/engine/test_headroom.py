@@ -69,7 +69,7 @@ def counted(pod: PodBuilder, *nodes: Any, running: tuple[Any, ...] = ()) -> dict
     return by_node(deciding, Headroom().count(deciding, pod.build(), PLENTY))
 
 
-def test_the_scarcest_resource_decides() -> None:
+def test_scarcest_resource_limits_headroom() -> None:
     # 8 CPUs less 1 in use: floor(7 / 2) = 3; memory floor((32 - 1) / 4) = 7; pods 110 - 1.
     assert counted(a_pod().cpu("2").memory("4Gi"), a_node(), running=(a_pod("r").running_on("node"),)) == {"node": 3}
 

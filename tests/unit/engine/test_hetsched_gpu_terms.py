@@ -24,7 +24,7 @@ def scores(plugin: str, state, pod: PodBuilder, params=None) -> dict[str, float]
     return dict(zip(state.columns.names, instance.score(request, state.all_rows).tolist(), strict=True))
 
 
-def test_the_gradient_counts_gpus_not_rounded() -> None:
+def test_gradient_uses_exact_gpu_shares() -> None:
     # Mix: 500. Cards 1000 and 300 free; F 300 -> 0 by 300 on card 1. W: sizes {500}: W(300) = 300, W(0) = 0.
     # gain = 300 + (300 - 0) = 600 milli: 50 + 5 * 0.6 = 53; without W 50 + 5 * 0.3 = 51.5
     running = [a_pod("r").gpu(1, milli=700).running_on("n", CardGrant(1, 700, 0))]

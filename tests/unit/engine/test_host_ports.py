@@ -32,13 +32,13 @@ def test_clashes(held: HostPort, asked: HostPort, clash: bool) -> None:
     assert answer.fits == {"busy": not clash, "free": True}
 
 
-def test_the_reason_names_the_port_and_that_a_pod_could_leave() -> None:
+def test_conflict_names_the_port_and_is_resolvable() -> None:
     answer = ask("host-ports", a_pod().host_port(80).host_port(443), FLEET, [holder("holder", 443)])
     [refusal] = answer.reasons["busy"]
     assert (refusal.code, refusal.missing, refusal.resolvable) == ("HostPortConflict", ("443/TCP",), True)
 
 
-def test_a_pod_without_host_ports_is_not_filtered() -> None:
+def test_pod_without_host_ports_skips_the_filter() -> None:
     assert ask("host-ports", a_pod(), FLEET, [holder("holder", 80)]).skipped
 
 

@@ -75,7 +75,7 @@ def test_equations_1_and_5_keep_gpu_nodes_for_gpu_pods() -> None:
     assert found == pytest.approx({"cpu": 83.3333, "gpu": 33.3333}, abs=1e-4)
 
 
-def test_a_full_cpu_node_still_outranks_an_empty_gpu_node() -> None:
+def test_full_cpu_node_outranks_an_empty_gpu_node() -> None:
     # Full: S = 0 -> 50.  Empty 64-core, 256-GiB GPU node with an 8.5-core, 34-GiB pod: S = 86.72 -> 43.36
     full, empty = a_node("cpu").cpu("8500m").memory("34Gi"), a_node("gpu").cpu(64).memory("256Gi").gpus(1)
     found = scored(a_pod().cpu("8500m").memory("34Gi"), [full, empty])

@@ -74,7 +74,7 @@ def test_variants_are_levels_of_the_lattice(image: str, node: str, fits: bool) -
     assert ask("isa-match", a_pod().images((image,)), [a_node("n").isa(node)]).fits == {"n": fits}
 
 
-def test_a_stated_need_and_the_images_both_hold() -> None:
+def test_requested_isa_and_image_platforms_are_both_required() -> None:
     nodes = [RISCV, a_node("vector").isa("rv64gcv"), AMD]
     assert ask("isa-match", a_pod().isa("rv64gcv").images(EVERYWHERE), nodes).feasible == ["vector"]
     answer = ask("isa-match", a_pod().isa("rv64gcv").images(("linux/amd64",)), nodes)

@@ -85,7 +85,7 @@ def test_equal_after_the_pod_counts_restart(
 
 @settings(max_examples=40)
 @given(mixed_fleets(), mixed_pods(), STEPS)
-def test_a_copy_decides_like_its_original(
+def test_forked_state_gives_the_same_decisions(
     fleet: list[NodeReport], pods: list[PodSpec], steps: list[tuple[str, int]]
 ) -> None:
     original = scheduler(fleet, namespaces=NAMESPACES)
@@ -109,7 +109,7 @@ def test_only_changed_rows_are_evaluated() -> None:
     assert (total == -7.0).all()
 
 
-def test_a_request_from_before_a_report_is_answered_by_the_report() -> None:
+def test_earlier_request_is_evaluated_with_the_latest_report() -> None:
     deciding = scheduler([a_node("n")], policy=policy_of("node-ready"))
     request = deciding.state.compile(built(a_pod()))
     assert deciding.evaluator.evaluate(request)[1].tolist() == [0.0]
@@ -117,6 +117,6 @@ def test_a_request_from_before_a_report_is_answered_by_the_report() -> None:
     assert deciding.evaluator.evaluate(request)[1].tolist() == [INFEASIBLE]
 
 
-def test_an_empty_cluster_is_evaluated_too() -> None:
+def test_empty_cluster_has_no_feasible_node() -> None:
     deciding = Scheduler(ClusterState([]), policy_of("resource-fit", "least-allocated"))
     assert deciding.schedule(a_pod().build()).node is None

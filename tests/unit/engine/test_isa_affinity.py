@@ -55,7 +55,7 @@ def test_ties_within_a_set_go_to_the_least_used_node_then_by_name() -> None:
     assert chosen(a_pod().isa("RV64IMF"), nodes, [load(nodes[0], 60)]) == "b"
 
 
-def test_use_is_the_mean_of_cpu_and_memory_and_counts_as_full_without_capacity() -> None:
+def test_use_is_the_mean_of_cpu_and_memory() -> None:
     # a: (0.8 + 0) / 2 = 0.4;  b: (0.3 + 0.3) / 2 = 0.3;  none: (0 + 1) / 2 = 0.5, with no memory to give
     a, b, none = node("a", "RV64I"), node("b", "RV64I"), node("none", "RV64I").memory("0")
     running = [a_pod("on-a").cpu(8).memory("0").running_on("a"), load(b, 30)]
@@ -63,7 +63,7 @@ def test_use_is_the_mean_of_cpu_and_memory_and_counts_as_full_without_capacity()
     assert scores == {"b": 100, "a": 50, "none": 0}
 
 
-def test_letters_are_counted_as_published_and_items_as_the_lattice_has_them() -> None:
+def test_paper_counts_letters_and_lattice_counts_extensions() -> None:
     # Letters: IMAFDC of IMAFDCV is 6/7, and of IMAFDC_ZBA_ZBB 6/8. Items are equal: the lattice omits implied ones.
     nodes = [node("v", "RV64IMAFDCV"), node("zb", "RV64IMAFDC_ZBA_ZBB")]
     for mode in ("paper", "lattice"):
@@ -85,7 +85,7 @@ def test_paper_mode_compares_features_by_the_lattice(required: str, offered: str
     assert bool(chosen.feasible) is fits
 
 
-def test_one_candidate_scores_full_and_unlabelled_pods_are_left_to_others() -> None:
+def test_single_candidate_scores_100_and_other_pods_are_skipped() -> None:
     assert score("isa-affinity", a_pod().isa("RV64I"), [node("n", "RV64IM")]) == {"n": 100}
     assert score("isa-affinity", a_pod(), [node("n", "RV64IM")]) is None
 

@@ -33,7 +33,7 @@ def test_share_counts_the_replacements_among_capable_nodes() -> None:
     assert (found["zb-0"], found["wide"]) == (100, 25)
 
 
-def test_the_log_counts_the_surplus_in_bits() -> None:
+def test_log_mode_uses_the_logarithm_of_the_surplus() -> None:
     # 100 * ln 4 / ln 10 = 60.2,  100 * ln 2 / ln 10 = 30.1,  ln 1 = 0
     found = scored("log", "rv64gc")
     assert found == pytest.approx({"gc-0": 100, "zb-0": 60.206, "v": 30.103, "wide": 0}, abs=1e-3)
@@ -58,7 +58,7 @@ def test_pods_without_a_need_are_left_to_other_scores() -> None:
     assert score("isa-scarcity", a_pod(), FLEET) is None
 
 
-def test_a_narrow_pod_overflows_from_common_to_rare() -> None:
+def test_narrow_pods_fill_common_nodes_before_rare_ones() -> None:
     fleet = [
         a_node(name).isa(isa).pods(1) for name, isa in (("a", "rv64gcv"), ("b", "rv64gc_zba_zbb"), ("c", "rv64gc"))
     ]

@@ -99,7 +99,7 @@ def test_cpus_follow_devices_that_earlier_pods_left() -> None:
     assert [(zone.name, zone.cpus) for zone in placed.allocation.predicted] == [("node-1", "4-5")]
 
 
-def test_another_node_is_selected() -> None:
+def test_node_that_would_reject_the_pod_is_avoided() -> None:
     chosen = deciding(pinning("a", "single-numa-node"), pinning("b", "best-effort"))
     assert chosen.schedule(whole("wide", 6).build()).node == "b"
 

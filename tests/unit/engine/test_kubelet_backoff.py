@@ -77,7 +77,7 @@ def test_owner_rejected_by_all_nodes_is_in_backoff() -> None:
     assert f"{rejected}; the next attempt is at 10:40" in found.summary
 
 
-def test_many_nodes_are_summarised() -> None:
+def test_rejections_of_several_nodes_are_summarised() -> None:
     names = [f"n{i}" for i in range(9)]
     scheduler = on(*names, **dict.fromkeys(names, RESTS))
     (reason,) = diagnose(scheduler, of("red", "a")).reasons

@@ -53,7 +53,7 @@ def test_pod_that_fits_no_zone_next_to_unknown_pods_is_not_placed(policy: str, p
         assert [zone.cpus for zone in found.allocation.predicted] == ["2-3", "6-7"]
 
 
-def test_a_pod_that_waits_for_unknown_pods_may_fit_later() -> None:
+def test_pod_blocked_by_unknown_pods_is_not_now() -> None:
     chosen = scheduler([node(foreign("0-1,4-5"))], policy=policy_of("resource-fit", "numa-fit"))
     diagnosis = diagnose(chosen, whole("p", 4).build())
     assert [reason.code for reason in diagnosis.reasons] == ["TopologyAffinityPredicted"]
@@ -75,7 +75,7 @@ def test_copy_of_a_node_has_no_grants() -> None:
     assert [larger.columns.field(field)[:, row].tolist() for field in FREE] == [[4000, 4000], [4, 4], [255]]
 
 
-def test_a_known_pod_counts_once_and_with_its_real_cpus() -> None:
+def test_known_pod_counts_once_with_its_actual_cpus() -> None:
     # Predicted were CPUs 0-2; the kubelet chose 4-6. It counts in zone 1 alone.
     allocation = Allocation(predicted=(ZoneGrant("node-0", "0-2", 3000),), cpu_policy="static")
     pod = whole("p", 3).having(uid="uid-p", node_name="n", allocation=allocation)
@@ -96,7 +96,7 @@ def test_pod_that_becomes_known_is_counted_once() -> None:
     assert cells(state, *FREE) == before
 
 
-def test_a_static_pod_is_known_by_its_name() -> None:
+def test_static_pod_is_identified_by_its_name() -> None:
     # The kubelet's UID of a static pod is not that of its mirror pod.
     grant = KubeletGrant("hash", "0-1", name="default/p", foreign=True)
     pod = whole("p", 2).having(uid="uid-mirror", node_name="n", preemptible=False)
@@ -118,7 +118,7 @@ def test_grant_of_an_earlier_pod_of_the_name_does_not_count(uid: str, grant: Kub
     assert cells(cluster([node(grant)], [pod]), "zone_cpu_free") == [free]
 
 
-def test_a_card_of_an_unknown_pod_is_not_free() -> None:
+def test_gpu_of_an_unknown_pod_is_not_free() -> None:
     chosen = scheduler([node(foreign("", "GPU-0"))], policy=policy_of("resource-fit", "gpu-fit"))
     assert [card.index for card in chosen.schedule(a_pod("p").gpu().build()).allocation.gpus] == [1]
     assert chosen.schedule(a_pod("q").gpu().build()).node is None

@@ -151,7 +151,7 @@ def test_predicted_cpus_follow_sockets_where_zones_are_smaller() -> None:
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("best-effort", ""), ("restricted", TOPOLOGY_AFFINITY_ERROR)])
-def test_a_network_card_in_another_zone_is_a_hint(policy: str, expected: str) -> None:
+def test_network_device_in_another_zone_is_a_topology_hint(policy: str, expected: str) -> None:
     # 3 CPUs are free in zone 0 only, the network cards are near to zone 1 only.
     nic = DeviceZones("example.com/nic", (0, 2), (0, 2))
     machine = ZoneResources((4, 4), (4, 2), (0, 0), (0, 0), (nic,))
@@ -226,7 +226,7 @@ def test_options_without_reported_facts_are_unknown() -> None:
     assert list(unmodelled(msgspec.structs.replace(stated, zones=(partly,)))) == ["full-pcpus-only=true"]
 
 
-def test_a_policy_on_more_zones_than_are_modelled_is_unknown() -> None:
+def test_policy_on_more_than_12_zones_is_unmodelled() -> None:
     zones = tuple(NumaZone(f"node-{number}", str(number)) for number in range(13))
     report = NumaReport(zones, topology_manager_policy="restricted")
     # Above the allowed number the kubelet runs without a policy, which is modelled.
@@ -274,7 +274,7 @@ def test_pod_with_odd_cpus_goes_to_an_admitting_node() -> None:
     assert chosen.schedule(whole("even", 2).build()).node == "a"
 
 
-def test_an_odd_number_of_cpus_never_fits_whole_cores() -> None:
+def test_odd_number_of_cpus_never_fits_full_pcpus_only() -> None:
     diagnosis = diagnose(deciding(pinning("a", full_pcpus_only="true")), whole("odd", 3).build())
     (said,) = diagnosis.reasons
     assert (said.code, diagnosis.verdict) == ("SmtAlignmentPredicted", Verdict.NEVER_FITS)

@@ -29,7 +29,7 @@ def test_pods_without_requests_count_as_a_little() -> None:
     assert score("least-allocated", a_pod().best_effort(), fleet, running) == {"n": 98, "used": 97}
 
 
-def test_a_resource_that_does_not_fit_scores_0() -> None:
+def test_insufficient_resource_scores_0() -> None:
     # cpu short -> 0, memory 31/32 = 96.8 -> 96: floor(96 / 2) = 48
     assert score("least-allocated", a_pod().cpu(9).memory("1Gi"), [a_node("n").cpu(8).memory(GIB_32)]) == {"n": 48}
 

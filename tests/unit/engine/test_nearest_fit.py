@@ -165,5 +165,5 @@ def test_exhausted_search_returns_its_best_result() -> None:
     assert nearest_fit(deciding, pod)[0].change == "cpu 9 -> 8"
 
 
-def test_a_misconfigured_pod_has_none() -> None:
+def test_misconfigured_pod_has_no_nearest_fit() -> None:
     assert nearest_fit(scheduler([a_node("n")], policy="hetsched"), built(a_pod().wrong())) == ()

@@ -17,7 +17,7 @@ FLEET = [
 ]
 
 
-def test_every_label_of_the_node_selector_must_be_there() -> None:
+def test_node_selector_requires_all_labels() -> None:
     asking = a_pod().on_nodes_with(disk="ssd", zone="a")
     answer = ask("node-affinity", asking, FLEET)
     assert answer.feasible == ["fast"]
@@ -42,7 +42,7 @@ def test_required_affinity_without_terms_fits_nowhere() -> None:
     assert ask("node-affinity", a_pod().shaped(node_terms=()), FLEET).feasible == []
 
 
-def test_an_empty_term_matches_no_node() -> None:
+def test_empty_term_matches_no_node() -> None:
     answer = ask("node-affinity", a_pod().shaped(node_terms=(NodeTerm(),)), FLEET)
     assert answer.feasible == []
     assert answer.codes("fast") == ["NodeAffinityMismatch"]
@@ -53,14 +53,14 @@ def test_match_fields_pick_nodes_by_name() -> None:
     assert ask("node-affinity", a_pod().shaped(node_terms=(by_name,)), FLEET).feasible == ["slow"]
 
 
-def test_a_pod_that_names_its_node_fits_only_there() -> None:
+def test_pod_with_a_node_name_fits_only_that_node() -> None:
     answer = ask("node-affinity", a_pod().shaped(required_node="slow"), FLEET)
     assert answer.feasible == ["slow"]
     assert answer.codes("fast") == ["NodeNameMismatch"]
     assert ask("node-affinity", a_pod().shaped(required_node="gone"), FLEET).feasible == []
 
 
-def test_a_pod_without_node_rules_is_not_filtered() -> None:
+def test_pod_without_node_rules_skips_filter_and_score() -> None:
     assert ask("node-affinity", a_pod(), FLEET).skipped
     assert score("node-affinity", a_pod(), FLEET) is None
 
@@ -75,7 +75,7 @@ def test_preferred_terms_add_up_and_the_best_node_gets_100() -> None:
     }
 
 
-def test_the_best_node_is_the_best_feasible_one() -> None:
+def test_score_is_normalised_over_feasible_nodes() -> None:
     # fast (15) is no candidate: slow 100*5/5 = 100
     wishes = (PreferredNodeTerm(10, term("disk", "In", "ssd")), PreferredNodeTerm(5, term("zone", "In", "a")))
     asking = a_pod().shaped(preferred_nodes=wishes)

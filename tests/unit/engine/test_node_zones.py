@@ -36,7 +36,7 @@ def test_reserved_cpus_are_not_for_pods() -> None:
     assert column(node, "zone_cpu") == [7000, 7000]
 
 
-def test_a_zone_without_named_cpus_is_counted() -> None:
+def test_zone_without_a_cpuset_uses_its_cpu_count() -> None:
     node = zones(NumaZone("node0", capacity={"cpu": 8000}, allocatable={"cpu": 6500, "memory": 3 * GIB}))
     assert column(node, "zone_cpus") == [8]
     assert column(node, "zone_cpus_usable") == [6]
@@ -154,7 +154,7 @@ def test_new_report_moves_existing_grants_to_their_zones() -> None:
     assert state.columns.field("zone_cpu_free")[:, 0].tolist() == [2000, 6000]
 
 
-def test_a_report_with_more_zones_needs_a_new_layout() -> None:
+def test_report_with_more_zones_needs_a_new_layout() -> None:
     state = cluster([two_zones()])
     assert state.fits_layout(built(a_node("n").zone("node-0", "0-7")))
     assert not state.fits_layout(built(two_zones().zone("node-2", "8-11")))

@@ -152,7 +152,7 @@ def busy(name: str, cpu: str) -> PodSpec:
     return a_pod(name).cpu(cpu).shaped(load_profile="busy").build()
 
 
-def test_the_cycle_filters_and_scores(registry: Registry) -> None:
+def test_cycle_filters_and_scores(registry: Registry) -> None:
     scheduler = Scheduler(cluster([a_node("a").cpu(8), a_node("b").cpu(16)]), calm(registry))
     # 4 of 8 is 50 %, 4 of 16 leaves 75 % free; 5 of 8 is more than 50 %, and 4 + 5 of 16 too.
     first = scheduler.schedule(busy("first", "4"))
@@ -163,7 +163,7 @@ def test_the_cycle_filters_and_scores(registry: Registry) -> None:
     assert (third.node, third.score) == ("b", 43.75)
 
 
-def test_the_compiled_loop_places_the_same_pods(registry: Registry) -> None:
+def test_compiled_loop_places_the_same_pods(registry: Registry) -> None:
     # A loop with fewer formulas takes less time to compile.
     few = Registry({name: registry[name] for name in ("node-ready", "resource-fit", "calm")})
     nodes = [a_node(f"n{number}").cpu(4 + 3 * number) for number in range(7)]
@@ -186,7 +186,7 @@ def test_the_compiled_loop_places_the_same_pods(registry: Registry) -> None:
     assert refused == {"busy"}
 
 
-def test_the_nearest_fit_relaxes_its_field(registry: Registry) -> None:
+def test_nearest_fit_relaxes_the_plugin_field(registry: Registry) -> None:
     scheduler = Scheduler(cluster([a_node("a").cpu(8)]), calm(registry))
     # 6 of 8 is 75 %: an idle pod fits, and so does a busy one with 4 CPUs. Half a request (0.5) is more than a third.
     fits = nearest_fit(scheduler, busy("pod", "6"))
@@ -196,7 +196,7 @@ def test_the_nearest_fit_relaxes_its_field(registry: Registry) -> None:
     ]
 
 
-def test_its_messages_are_translated(registry: Registry, chinese: None) -> None:
+def test_plugin_messages_are_translated(registry: Registry, chinese: None) -> None:
     scheduler = Scheduler(cluster([a_node("a").cpu(8)]), calm(registry, most=25))
     diagnosis = diagnose(scheduler, busy("pod", "6"))
     english = "more than 25 % of the CPU would be requested, too much for a busy pod"
@@ -211,7 +211,7 @@ def test_its_messages_are_translated(registry: Registry, chinese: None) -> None:
     assert message_translation.translate(change) == "负载曲线 busy -> idle"
 
 
-def test_its_messages_stay_in_english_for_english_readers(registry: Registry, chinese: None) -> None:
+def test_plugin_messages_are_english_for_english_readers(registry: Registry, chinese: None) -> None:
     scheduler = Scheduler(cluster([a_node("a").cpu(8)]), calm(registry))
     change = nearest_fit(scheduler, busy("pod", "6"))[-1].change
     with translation.override("en"):

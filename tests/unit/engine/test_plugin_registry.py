@@ -52,7 +52,7 @@ class Green:
 '''
 
 
-def test_a_file_in_the_folder_is_a_plugin(with_plugin: WithPlugin) -> None:
+def test_module_in_the_plugin_folder_is_registered(with_plugin: WithPlugin) -> None:
     before = {info.name for info in load_registry()}
     registry = with_plugin(GREEN)
     assert {info.name for info in registry} - before == {"green"}
@@ -66,7 +66,7 @@ def test_a_file_in_the_folder_is_a_plugin(with_plugin: WithPlugin) -> None:
     assert registry["green"].doc.startswith("Prefer green nodes.")
 
 
-def test_a_policy_can_use_it_with_parameters(with_plugin: WithPlugin) -> None:
+def test_new_plugin_is_used_with_parameters(with_plugin: WithPlugin) -> None:
     registry = with_plugin(GREEN)
     policy = compile_policy(PolicySpec("eco", (PluginUse("green", 2.0, {"bonus": 30}),)), registry)
     deciding = Scheduler(cluster([a_node("a"), a_node("b").labelled(colour="green")]), policy)
@@ -147,7 +147,7 @@ HEAD = "from hetsched.engine.framework.registry import plugin\n"
         ("def broken(:", "cannot be loaded: SyntaxError"),
     ],
 )
-def test_a_wrong_plugin_is_refused_with_its_file(with_plugin: WithPlugin, source: str, complaint: str) -> None:
+def test_invalid_plugin_is_rejected_with_its_module(with_plugin: WithPlugin, source: str, complaint: str) -> None:
     with pytest.raises(PluginError, match=complaint) as caught:
         with_plugin(HEAD + source, "culprit")
     assert "hetsched.engine.plugins.culprit" in str(caught.value)
@@ -161,7 +161,7 @@ def test_names_are_unique(with_plugin: WithPlugin) -> None:
     assert "hetsched.engine.plugins.twin" in str(caught.value)
 
 
-def test_a_plugin_that_a_module_only_imports_is_not_its_own(with_plugin: WithPlugin) -> None:
+def test_imported_plugin_is_not_registered_twice(with_plugin: WithPlugin) -> None:
     with_plugin("from hetsched.engine.plugins.constraints.taints import Taints")
 
 
@@ -174,14 +174,14 @@ def test_installed_packages_bring_plugins_by_entry_point(monkeypatch: pytest.Mon
     assert load_registry()["foreign"].source == "elsewhere"
 
 
-def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("lost", "nowhere_to_be_found", "hetsched.plugins")
     monkeypatch.setattr("hetsched.engine.framework.registry._installed", lambda: (entry,))
     with pytest.raises(PluginError, match="nowhere_to_be_found cannot be loaded"):
         load_registry()
 
 
-def test_the_compiled_loop_and_the_explanations_name_no_plugin() -> None:
+def test_compiled_loop_and_explanations_name_no_plugin() -> None:
     names = {info.name for info in load_registry()}
     root = Path(plugins.__path__[0]).parent
     found = [

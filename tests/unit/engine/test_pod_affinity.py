@@ -35,7 +35,7 @@ def test_required_affinity_fits_the_domains_of_matching_pods() -> None:
     assert (refusal.code, refusal.missing, refusal.resolvable) == ("PodAffinityMismatch", (ZONE,), False)
 
 
-def test_a_matching_pod_on_a_node_without_the_label_is_in_no_domain() -> None:
+def test_pod_on_a_node_without_the_topology_key_is_ignored() -> None:
     answer = ask("pod-affinity", pod().shaped(affinity=near("web")), FLEET, [web("w", on="nowhere")])
     assert answer.feasible == []
 
@@ -93,7 +93,7 @@ def test_anti_affinity_of_running_pods_is_respected() -> None:
     assert answer.reasons["a2"][0].resolvable
 
 
-def test_pods_already_there_do_not_mind_others() -> None:
+def test_anti_affinity_of_running_pods_ignores_unmatched_pods() -> None:
     assert ask("pod-affinity", pod(), FLEET, [pod("jealous", on="a1").shaped(anti_affinity=near("web"))]).skipped
 
 
@@ -111,7 +111,7 @@ def test_named_namespaces_replace_the_own_one() -> None:
     ]  # fmt: skip
 
 
-def test_a_namespace_selector_means_namespaces_by_their_labels() -> None:
+def test_namespace_selector_matches_namespace_labels() -> None:
     selected = near("web", namespace_selector=LabelSelector((Expression("env", "In", ("prod",)),)))
     running = [
         pod("w", namespace="live", app="web", on="a1"),
@@ -123,19 +123,19 @@ def test_a_namespace_selector_means_namespaces_by_their_labels() -> None:
     assert answer.feasible == ["a1", "a2"]
 
 
-def test_an_empty_namespace_selector_means_every_namespace() -> None:
+def test_empty_namespace_selector_matches_every_namespace() -> None:
     everywhere = near("web", namespace_selector=LabelSelector())
     elsewhere = pod("w", namespace="undeclared", app="web", on="b1")
     assert ask("pod-affinity", pod().shaped(affinity=everywhere), FLEET, [elsewhere]).feasible == ["b1"]
 
 
-def test_every_namespace_carries_its_name_as_a_label() -> None:
+def test_namespace_has_its_name_as_a_label() -> None:
     by_name = near("web", namespace_selector=LabelSelector((Expression("kubernetes.io/metadata.name", "In", ("x",)),)))
     elsewhere = pod("w", namespace="x", app="web", on="b1")
     assert ask("pod-affinity", pod().shaped(affinity=by_name), FLEET, [elsewhere]).feasible == ["b1"]
 
 
-def test_a_null_selector_matches_no_pod() -> None:
+def test_null_selector_matches_no_pod() -> None:
     null_selector = (PodTerm(ZONE),)
     assert ask("pod-affinity", pod().shaped(affinity=null_selector), FLEET, [web("w", on="a1")]).feasible == []
     assert ask("pod-affinity", pod().shaped(anti_affinity=null_selector), FLEET, [web("w", on="a1")]).feasible == [
@@ -185,7 +185,7 @@ def test_preferences_of_running_pods_count_too() -> None:
     assert score("pod-affinity", web("p"), FLEET, running) == {"a1": 100, "a2": 100, "b1": 0, "nowhere": 50}
 
 
-def test_a_required_affinity_of_a_pod_there_counts_the_hard_weight() -> None:
+def test_required_affinity_of_running_pods_has_the_hard_weight() -> None:
     # follower requires web in zone b: +1. fan prefers it in zone a: +4. a floor(100*4/4) = 100, b floor(100*1/4) = 25
     running = [
         pod("follower", on="b1").shaped(affinity=near("web")),
@@ -224,7 +224,7 @@ def test_replicas_apart_fill_one_domain_each_and_the_next_one_waits() -> None:
     assert deciding.schedule(web("w4", anti_affinity=apart).build()).node == placed[1]
 
 
-def test_rules_of_a_pod_end_with_it() -> None:
+def test_affinity_of_a_pod_ends_with_the_pod() -> None:
     deciding = scheduler([A1], [pod("jealous", on="a1").shaped(anti_affinity=near("web"))])
     assert deciding.schedule(web("w").build()).node is None
     deciding.state.forget("default/jealous")

@@ -21,7 +21,7 @@ def test_every_built_in_policy_compiles(name: str) -> None:
     assert "node-ready" in [plugin.name for plugin in policy.filters]
 
 
-def test_the_policies_of_the_contract_are_there() -> None:
+def test_contract_policies_are_built_in() -> None:
     assert {"hetsched", "default-kube", "first-fit", "best-fit", "spread", "random"} <= set(BUILTIN)
     assert DEFAULT == "hetsched"
 
@@ -57,7 +57,7 @@ def test_unknown_plugin_error_lists_the_known_ones() -> None:
     assert "node-ready" in caught.value.hint
 
 
-def test_a_policy_object_becomes_a_policy() -> None:
+def test_policy_object_is_parsed() -> None:
     plain = {
         "plugins": [{"name": "resource-fit"}, {"name": "binpack", "weight": 2, "params": {"mode": "upstream"}}],
         "ties": {"by": "random", "seed": 7},
@@ -77,7 +77,7 @@ def test_a_policy_object_becomes_a_policy() -> None:
         {"plugins": [{"name": "taints"}], "ties": {"by": "luck"}},
     ],
 )
-def test_a_malformed_policy_object_is_refused(plain: dict[str, Any]) -> None:
+def test_malformed_policy_object_is_rejected(plain: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
         policy_from_plain(plain, name="mine")
     assert caught.value.code == "PolicyMalformed"

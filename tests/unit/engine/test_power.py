@@ -57,7 +57,7 @@ def test_new_report_resets_the_reserved_draw() -> None:
     assert fits(state, drawing(301)) is False
 
 
-def test_the_reason_has_the_numbers() -> None:
+def test_rejection_states_draw_and_headroom() -> None:
     answer = ask("power", drawing(1200), [node()])
     (refusal,) = answer.reasons["n"]
     assert (refusal.code, refusal.field) == ("PowerInsufficient", "hetsched.io/expected-watts")

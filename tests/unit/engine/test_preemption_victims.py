@@ -61,7 +61,7 @@ def test_many_low_priority_victims_precede_a_higher_one() -> None:
     assert victims(asked([a_node("a").cpu("6")], running, urgent("3"))) == {"small-0", "small-1", "small-2"}
 
 
-def test_the_node_with_the_fewest_victims_is_chosen_then_the_first_by_name() -> None:
+def test_node_with_the_fewest_victims_then_lowest_name_is_selected() -> None:
     nodes = [a_node(name).cpu("2") for name in "abc"]
     running = [resident("a-0", "a", cpu="1"), resident("a-1", "a", cpu="1"), resident("b", "b"), resident("c", "c")]
     outcome = asked(nodes, running, urgent())
@@ -169,7 +169,7 @@ def test_gang_with_a_higher_priority_member_is_not_evicted() -> None:
      urgent().on_nodes_with(disk="ssd")],
     ids=["equal priority", "never preempts", "member of a gang", "too large for the node", "wrong node"],
 )  # fmt: skip
-def test_some_pods_never_preempt(pod: PodBuilder) -> None:
+def test_pods_without_preemption(pod: PodBuilder) -> None:
     assert asked([a_node("a").cpu("4")], [resident("x"), resident("y")], pod).eviction is None
 
 
@@ -183,13 +183,13 @@ def test_feasible_node_needs_no_victim() -> None:
     assert (outcome.node, outcome.eviction) == ("b", None)
 
 
-def test_the_card_of_the_right_model_is_freed() -> None:
+def test_gpu_of_the_requested_model_is_freed() -> None:
     nodes = [a_node("a").gpus(1, "Tesla T4"), a_node("b").gpus(1, "A100-SXM4-40GB")]
     running = [resident("t4", "a").gpu(), resident("a100", "b", priority=3).gpu()]
     assert victims(asked(nodes, running, urgent().gpu(model="A100"))) == {"a100"}
 
 
-def test_the_zone_that_holds_whole_cpus_is_freed() -> None:
+def test_cpus_in_one_zone_are_freed() -> None:
     # Each zone has 4 CPUs and 2 are pinned in both; 4 in one zone need the eviction of the lower pod of either zone.
     node = a_node("a").cpu("8").zone("node-0", "0-3").zone("node-1", "4-7")
     running = [

@@ -71,7 +71,7 @@ def test_gangs_of_one_name_in_two_namespaces_are_two() -> None:
 # -- by dominant share -------------------------------------------------------------------------------------------------
 
 
-def test_the_publications_example() -> None:
+def test_published_example_of_dominant_resource_fairness() -> None:
     # 9 CPUs, 18 GiB. A asks <1 CPU, 4 GiB>, B <3 CPUs, 1 GiB>. A: 3 pods, 12/18 GiB = 2/3. B: 2 pods, 6/9 CPUs = 2/3.
     node = a_node().cpu(9).memory("18Gi")
     pods = [a_pod(f"{n}", "a").cpu(1).memory("4Gi") for n in range(5)]
@@ -167,7 +167,7 @@ def test_priority_precedes_shares() -> None:
     assert tried(scheduler([a_node()], policy=fair()), pods) == ["a/1", "a/2", "b/3", "a/0"]
 
 
-def test_a_gang_is_one_step_of_the_filling() -> None:
+def test_gang_is_one_step_of_progressive_filling() -> None:
     pods = [a_pod(f"{n}", "a").gang("g", 3) for n in range(3)] + [a_pod(f"{n}", "b") for n in range(4)]
     assert tried(scheduler([a_node()], policy=fair()), pods) == ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2", "b/3"]
 

@@ -138,7 +138,7 @@ def test_pod_events_do_not_requeue_a_pod_that_never_fits() -> None:
     assert set(found.waits_for[0].events) == {Event.NODE_ADDED, Event.NODE_CAPACITY, Event.DEVICE_CLASS}
 
 
-def test_a_cluster_without_nodes_waits_for_a_node() -> None:
+def test_empty_cluster_waits_for_a_node() -> None:
     found = explained(a_pod("p"))
     assert describe_waits(found.waits_for) == "a node"
     assert found.waits_for[0].events == (Event.NODE_ADDED,)

@@ -82,7 +82,7 @@ def test_only_borrowed_resources_are_reclaimed() -> None:
     assert refused(scheduler, pod("q2", "more", "1")) == (Verdict.NOT_NOW, "QuotaBorrowingExhausted")
 
 
-def test_above_its_min_a_team_replaces_its_own_lower_pods_alone() -> None:
+def test_team_above_its_min_preempts_only_its_own_pods() -> None:
     scheduler = deciding(quota("q1"), quota("q2"))
     for name, priority in (("a", 5), ("b", 1), ("c", 5)):
         scheduler.schedule(pod("q1", name, priority=priority).build())
@@ -90,13 +90,13 @@ def test_above_its_min_a_team_replaces_its_own_lower_pods_alone() -> None:
     assert [b.pod.key for b in scheduler.schedule(pod("q1", "d", priority=9).build()).evicted] == ["q1/b"]
 
 
-def test_a_request_larger_than_the_maximum_never_fits() -> None:
+def test_request_above_the_maximum_never_fits() -> None:
     assert refused(deciding(quota("q1"), quota("q2")), pod("q1", "x", "7")) == (
         Verdict.NEVER_FITS, "QuotaMaxExceeded"
     )  # fmt: skip
 
 
-def test_the_reason_has_the_numbers() -> None:
+def test_rejection_states_use_request_and_limit() -> None:
     scheduler = deciding(quota("q1"), quota("q2"))
     for name in "abc":
         scheduler.schedule(pod("q1", name).build())
@@ -124,7 +124,7 @@ def test_request_above_all_guarantees_never_fits() -> None:
     assert refused(scheduler, pod("q2", "waits", "6")) == (Verdict.NOT_NOW, "QuotaBorrowingExhausted")
 
 
-def test_a_quota_without_min_has_none_and_one_without_max_no_limit() -> None:
+def test_quota_without_min_or_max() -> None:
     scheduler = deciding(quota("rich", 8, None), quota("poor", 0, None))
     assert scheduler.schedule(pod("poor", "borrows", "8").build()).node
     assert [b.pod.key for b in scheduler.schedule(pod("rich", "claims", "1").build()).evicted] == ["poor/borrows"]
@@ -154,7 +154,7 @@ def test_use_follows_the_bookings_on_copies_too() -> None:
     assert again.digest() != scheduler.state.digest()
 
 
-def test_a_policy_without_the_plugin_knows_no_quotas() -> None:
+def test_policy_without_the_plugin_ignores_quotas() -> None:
     assert "quota" not in {use.name for use in BUILTIN["default-kube"].plugins}
     plain = policy_of("node-ready", "resource-fit", "preemption")
     state = ClusterState([a_node("n").cpu("8").build()], quotas=[quota("q1")])

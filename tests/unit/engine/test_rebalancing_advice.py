@@ -132,7 +132,7 @@ def test_uncontrolled_pod_moves_only_as_a_last_resort_and_is_marked() -> None:
     assert alone.cost.not_coming_back == 1
 
 
-def test_a_gang_moves_whole_as_one_move() -> None:
+def test_gang_moves_whole_as_one_move() -> None:
     members = [a_service(f"m-{n}", "a").cpu(1).gang("ring", 2) for n in range(2)]
     nodes = [a_node("a").cpu(4), a_node("b").cpu(3)]
     found = asked(Goal.ROOM, nodes, members, a_pod("new").cpu(4))
@@ -179,7 +179,7 @@ def test_unreachable_goal_is_reported_with_its_distance() -> None:
 CARDS = [a_node("cards").gpus(4), a_node("plain-1"), a_node("plain-2")]
 
 
-def test_a_plain_pod_leaves_the_node_with_the_cards_that_another_waits_for() -> None:
+def test_plain_pod_leaves_the_gpu_node_of_a_pending_pod() -> None:
     # Of 8 CPUs on the node with GPUs the plain pod holds 6; the pending pod requests 4 and two free GPUs.
     running = [a_service("plain", "cards").cpu(6), a_service("gpu", "cards").gpu(1)]
     found = asked(Goal.RARE, CARDS, running, a_pod("waits").cpu(4).gpu(2))

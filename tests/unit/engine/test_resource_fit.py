@@ -24,20 +24,20 @@ def test_every_short_resource_is_named_with_the_amount_asked() -> None:
     ]
 
 
-def test_the_number_of_pods_is_limited() -> None:
+def test_pod_count_is_limited() -> None:
     running = [a_pod("r").best_effort().running_on("n")]
     assert ask("resource-fit", a_pod().best_effort(), [a_node("n").pods(1)], running).codes("n") == [
         "InsufficientResource"
     ]
 
 
-def test_a_node_that_states_no_pod_limit_has_none() -> None:
+def test_node_without_a_pod_capacity_has_no_pod_limit() -> None:
     silent = a_node("n").having(allocatable={"cpu": 8000, "memory": 2**35})
     running = [a_pod(f"r{i}").best_effort().running_on("n") for i in range(200)]
     assert ask("resource-fit", a_pod().best_effort(), [silent], running).feasible == ["n"]
 
 
-def test_an_extended_resource_that_the_node_does_not_have_does_not_fit() -> None:
+def test_missing_extended_resource_is_infeasible() -> None:
     answer = ask("resource-fit", a_pod().requesting("example.com/fpga", 1), [a_node("n")])
     assert answer.reasons["n"][0].missing == ("example.com/fpga",)
 

@@ -41,7 +41,7 @@ def test_compiled_loop_skips_gated_pods() -> None:
     assert [outcome.node for outcome in outcomes] == ["node", None, "node"]
 
 
-def test_a_gang_waits_for_a_member_that_is_held_back() -> None:
+def test_gang_waits_for_its_gated_member() -> None:
     room = scheduler([a_node()], policy=policy_of("resource-fit", "gang"))
     free = a_pod("p1").gang("ring", 2).build()
     pod = a_pod("p2").gang("ring", 2).having(gates=GATES).build()

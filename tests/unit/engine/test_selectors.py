@@ -67,7 +67,7 @@ def test_operators(operator: str, values: tuple[str, ...], value: str | None, ex
     assert fits(Expression("key", operator, values), value) is expected
 
 
-def test_a_null_selector_selects_nothing_and_an_empty_one_everything() -> None:
+def test_null_selector_selects_nothing_and_empty_everything() -> None:
     assert not selects(None, {"app": "a"})
     assert selects(LabelSelector(), {"app": "a"})
     assert selects(LabelSelector(), {})
@@ -79,7 +79,7 @@ def test_all_requirements_of_a_selector_must_hold() -> None:
     assert not selects(selector, {"app": "a", "canary": "yes"})
 
 
-def test_a_term_without_requirements_matches_nothing() -> None:
+def test_empty_node_term_matches_nothing() -> None:
     state = cluster([a_node("n")])
     assert nodes_of_term(state, NodeTerm()).tolist() == [False]
     assert nodes_of_terms(state, ()).tolist() == [False]
@@ -197,7 +197,7 @@ def many_terms(pod: int, count: int) -> tuple[NodeTerm, ...]:
 
 
 @pytest.mark.parametrize("operator", ["In", "NotIn", "Exists", "Gt"])
-def test_a_requirement_costs_the_same_number_of_steps_on_ten_times_as_many_nodes(operator: str) -> None:
+def test_requirement_cost_is_independent_of_the_node_count(operator: str) -> None:
     values = () if operator == "Exists" else ("7",)
     terms = tuple(NodeTerm((Expression("l", operator, values), Expression(f"k{i}", "Exists"))) for i in range(200))
     took = []
@@ -268,7 +268,7 @@ def test_nearest_fit_search_is_limited_by_evaluated_terms() -> None:
     assert spent[1] > 10 * spent[0]
 
 
-def test_a_sentence_names_the_first_terms_and_values_and_counts_the_others() -> None:
+def test_text_names_the_first_terms_and_counts_the_rest() -> None:
     assert term_texts(many_terms(0, 2)) == ("l2 not in 0 and k0-0", "l2 not in 0 and k0-1")
     assert len(term_texts(many_terms(0, 1700))) == MOST_NAMED + 1
     assert term_texts(many_terms(0, 1700))[-1] == f"{1700 - MOST_NAMED} more"

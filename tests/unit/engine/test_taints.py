@@ -7,7 +7,7 @@ from tests.unit.engine.fleet import active, ask, built, cluster, scheduler, scor
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
-def test_an_untolerated_hard_taint_refuses_the_node_and_is_named(effect: str) -> None:
+def test_untolerated_hard_taint_excludes_the_node_and_is_named(effect: str) -> None:
     answer = ask("taints", a_pod(), [a_node("clean"), a_node("tainted").tainted("gpu", "a100", effect)])
     assert answer.feasible == ["clean"]
     [refusal] = answer.reasons["tainted"]
@@ -59,7 +59,7 @@ def test_tolerated_soft_taints_do_not_count() -> None:
     assert score("taints", a_pod().tolerating("a"), [n1, n2]) == {"n1": 0, "n2": 100}
 
 
-def test_the_largest_count_is_that_of_a_feasible_node() -> None:
+def test_score_is_normalised_over_feasible_nodes() -> None:
     # "two" is no candidate, so the largest count is 1:  one 100 - 100 * 1/1 = 0
     node = a_node("one").tainted("a", effect="PreferNoSchedule")
     two = a_node("two").tainted("a", effect="PreferNoSchedule").tainted("b", effect="PreferNoSchedule")
@@ -67,7 +67,7 @@ def test_the_largest_count_is_that_of_a_feasible_node() -> None:
     assert scores == {"clean": 100, "one": 0}
 
 
-def test_without_soft_taints_in_the_cluster_it_does_not_score() -> None:
+def test_scoring_is_skipped_without_soft_taints() -> None:
     assert score("taints", a_pod(), [a_node("n").tainted("a")]) is None
 
 

@@ -66,7 +66,7 @@ def test_unplaceable_pod_has_none() -> None:
     assert tipping(scheduler([a_node("a").cordoned()], policy="hetsched"), built(a_pod())) is None
 
 
-def test_what_if_has_them_only_with_an_explanation() -> None:
+def test_what_if_has_tipping_points_only_with_explain() -> None:
     state, policy = cluster([a_node("a"), a_node("b").cpu(16)]), compile_policy(BUILTIN["hetsched"], REGISTRY)
     plain, explained = (
         what_if(state, policy, [built(a_pod())], evaluated_at="", explain=explain).document()
@@ -97,7 +97,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[NodeBuilder], list[PodBuilder]]:
 
 @settings(max_examples=80)
 @given(fleets())
-def test_another_weight_makes_the_named_node_win(drawn: tuple[list[NodeBuilder], list[PodBuilder]]) -> None:
+def test_weight_beyond_the_point_selects_the_named_node(drawn: tuple[list[NodeBuilder], list[PodBuilder]]) -> None:
     nodes, running = drawn
     state, pod = cluster(nodes, running), built(a_pod().preferring(5, "disk", "In", "ssd"))
     policy = compile_policy(BUILTIN["hetsched"], REGISTRY)

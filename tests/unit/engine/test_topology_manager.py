@@ -33,7 +33,7 @@ def refused(policies: tuple[str, ...], *arguments: int, **machine: Counts) -> li
     return [policy for policy in policies if says(policy, *arguments, **machine).reason == TOPOLOGY_AFFINITY_ERROR]
 
 
-def test_a_request_that_fits_one_zone_is_admitted_by_all() -> None:
+def test_request_within_one_zone_is_admitted_by_all_policies() -> None:
     for policy in ALL:
         assert says(policy, 4) == KubeletVerdict("", (4, 0), () if policy == "none" else (0,), (0, 0))
 
@@ -43,7 +43,7 @@ def test_request_fits_an_empty_zone_but_now_only_two() -> None:
     assert refused(ALL, 3, free=(2, 2)) == ["restricted", "single-numa-node"]
 
 
-def test_a_request_larger_than_any_zone() -> None:
+def test_request_larger_than_any_zone_fails_single_numa_node() -> None:
     # 6 of 4 + 4: two zones are the smallest set, so restricted admits it; single-numa-node never does.
     assert refused(ALL, 6) == ["single-numa-node"]
     assert says("restricted", 6).cpus == (4, 2)
@@ -83,12 +83,12 @@ def test_machine_of_one_zone_admits_fitting_pods() -> None:
         assert says(policy, 4, 1, free=(4,), cards_free=(1,)).reason == ""
 
 
-def test_more_than_there_is_is_refused_by_all() -> None:
+def test_request_above_the_machine_is_rejected_by_all_policies() -> None:
     assert says("none", 9).reason == says("best-effort", 9).reason == UNEXPECTED_ADMISSION_ERROR
     assert refused(STRICT, 9) == list(STRICT)
 
 
-def test_the_narrowest_hint_and_the_lowest_zones_win() -> None:
+def test_narrowest_hint_with_the_lowest_zones_is_selected() -> None:
     assert says("restricted", 2, free=(1, 3, 4), cards_free=(0, 0, 0)).aligned == (1,)
     assert says("best-effort", 6, free=(4, 4, 4), cards_free=(0, 0, 0)).aligned == (0, 1)
 

@@ -59,14 +59,14 @@ def test_pod_that_does_not_match_itself_is_not_counted() -> None:
     assert answer.feasible == ["a1", "a2", "b1"]
 
 
-def test_a_node_without_the_label_does_not_fit_and_no_eviction_helps() -> None:
+def test_node_without_the_label_is_unresolvable() -> None:
     answer = ask("topology-spread", web("p", hard()), [*FLEET, NOWHERE])
     assert answer.feasible == ["a1", "a2", "b1"]
     [refusal] = answer.reasons["nowhere"]
     assert (refusal.code, refusal.missing, refusal.resolvable) == ("TopologyLabelMissing", (ZONE,), False)
 
 
-def test_nodes_that_lack_another_constraints_label_are_not_counted() -> None:
+def test_node_without_one_topology_key_is_not_counted() -> None:
     # nowhere has a hostname but no zone: its 0 pods are no domain "nowhere", so hosts count a1 1, a2 1, b1 1, least 1.
     both = web("p", hard(), hard(key=HOSTNAME))
     assert ask("topology-spread", both, [*FLEET, NOWHERE], running(a1=1, a2=1, b1=2)).feasible == ["a1", "a2"]
@@ -131,7 +131,7 @@ def test_emptier_domains_score_higher() -> None:
     }
 
 
-def test_the_hostname_counts_each_nodes_own_pods() -> None:
+def test_hostname_constraint_counts_pods_per_node() -> None:
     # 3 nodes: weight ln 5 = 1.609.  a1 2 -> round(3.219) = 3, a2 1 -> round(1.609) = 2, b1 0 -> 0
     # most 3, least 0:  a1 0;  a2 floor(100 * 1/3) = 33;  b1 100
     asking = web("p", soft(key=HOSTNAME))
@@ -148,7 +148,7 @@ def test_constraints_are_summed_and_weakened_by_a_wider_skew() -> None:
     assert score("topology-spread", asking, FLEET, running(a1=1, a2=2, b1=1)) == {"a1": 66, "a2": 55, "b1": 100}
 
 
-def test_the_number_of_domains_is_that_of_the_feasible_nodes() -> None:
+def test_domains_are_counted_on_feasible_nodes_only() -> None:
     # Zone c is no candidate. 2 domains, ln 4 = 1.386: a 3 pods -> round(4.159) = 4, b 1 pod -> round(1.386) = 1
     #   a floor(100 * (4 + 1 - 4) / 4) = 25.  With 3 domains, ln 5 = 1.609, a would get 5, b 2 and a floor(200/5) = 40.
     fleet = [A1, B1, a_node("c1").labelled({ZONE: "c"})]
@@ -179,12 +179,12 @@ def test_changed_label_invalidates_the_cached_request() -> None:
     assert plugin.filter(request, state.all_rows).tolist() == [True, False]
 
 
-def test_a_node_without_the_label_scores_0() -> None:
+def test_node_without_the_label_scores_0() -> None:
     # a, b: no pods -> raw 0, most 0 -> 100 each; nowhere lacks the label
     scores = score("topology-spread", web("p", soft()), [*FLEET, NOWHERE])
     assert scores == {"a1": 100, "a2": 100, "b1": 100, "nowhere": 0}
 
 
-def test_without_soft_constraints_it_does_not_score() -> None:
+def test_scoring_is_skipped_without_soft_constraints() -> None:
     assert score("topology-spread", web("p", hard()), FLEET, running(a1=3)) is None
     assert ask("topology-spread", web("p", soft()), FLEET, running(a1=3)).skipped

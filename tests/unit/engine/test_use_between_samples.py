@@ -73,7 +73,7 @@ def test_learnt_use_counts_as_declared_use_does() -> None:
     assert used(state)[CPU] == 2000
 
 
-def test_the_compiled_loop_expects_the_same() -> None:
+def test_compiled_loop_uses_equal_expectations() -> None:
     samples = tuple(PodUsage("default", f"web-{i}", "Deployment/web", {CPU: 100 + i}) for i in range(40))
     nodes = tuple(a_node(f"n{i}").cpu(100).pods(500).using(cpu=str(i)).build() for i in range(5))
     pods = [a_pod(f"p{i}").cpu("200m").having(controller="Deployment/web" if i % 3 else "").build() for i in range(90)]
@@ -87,7 +87,7 @@ def test_the_compiled_loop_expects_the_same() -> None:
     assert states[0].columns.load.tolist() == states[1].columns.load.tolist()
 
 
-def test_the_basis_of_each_expectation_is_in_the_answer() -> None:
+def test_what_if_names_the_basis_of_expected_use() -> None:
     samples = tuple(PodUsage("default", f"web-{i}", "Deployment/web", {CPU: 2500}) for i in range(6))
     state = ClusterState.of(ClusterContent(nodes=(a_node("n").build(),), pod_usages=samples))
     learnt, declared = a_pod("a").having(controller="Deployment/web"), a_pod("b").expecting(memory="3Gi")
@@ -119,7 +119,7 @@ def test_report_without_a_new_sample_keeps_later_placements() -> None:
     assert used(state)[CPU] == 5000
 
 
-def test_a_sample_much_older_than_the_newest_counts_as_none() -> None:
+def test_stale_sample_is_ignored() -> None:
     nodes = [a_node(name).using(at, cpu="3") for name, at in (("old", EARLY), ("new", LATE), ("undated", ""))]
     state = cluster(nodes, [a_pod("r").cpu(1).running_on("old")])
     assert state.stale() == ["old"]
@@ -135,7 +135,7 @@ def test_five_minutes_are_not_too_old() -> None:
     assert cluster(nodes).stale() == ["a"]
 
 
-def test_a_new_sample_of_one_node_can_make_another_stale() -> None:
+def test_new_sample_makes_older_samples_stale() -> None:
     nodes = [a_node("a").using(EARLY, cpu="3"), a_node("b").using(EARLY, cpu="3")]
     state = cluster(nodes, [a_pod("r").cpu(1).running_on("a")])
     state.apply_report(nodes[1].using(LATE, cpu="4").build())
@@ -221,7 +221,7 @@ def burst(seed: int, spread: float) -> tuple[list[tuple[PodSpec, tuple[int, ...]
 
 
 @pytest.mark.parametrize("policy", ["mbcgt", "dynamic"])
-def test_a_burst_is_placed_as_if_each_pod_had_been_sampled(policy: str) -> None:
+def test_burst_is_placed_as_with_a_sample_after_each_pod(policy: str) -> None:
     # All pods of a controller use the same, so the learnt use is the actual one.
     pods, earlier = burst(1, spread=0.0)
     between = Machines(policy, earlier).run(pods, sample_each=False)
@@ -230,7 +230,7 @@ def test_a_burst_is_placed_as_if_each_pod_had_been_sampled(policy: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_burst_of_uneven_pods_is_no_worse_balanced(seed: int) -> None:
+def test_burst_of_uneven_pods_stays_balanced(seed: int) -> None:
     # The use of one pod is unknown; that may cost a thousandth, while unknown uses of all cost several.
     pods, earlier = burst(seed, spread=0.4)
     between = Machines("mbcgt", earlier).run(pods, sample_each=False)

@@ -51,7 +51,7 @@ def test_changeable_obstacle_is_not_now(pod: PodBuilder, node: Node) -> None:
     assert verdict(pod, [node, a_node("m").cpu(0).tainted("other")]).verdict is Verdict.NOT_NOW
 
 
-def test_a_full_cluster_is_not_now() -> None:
+def test_full_cluster_is_not_now() -> None:
     full = [a_pod("r").cpu(8).running_on("n")]
     assert verdict(a_pod(), [a_node("n").cpu(8)], full).verdict is Verdict.NOT_NOW
 
@@ -72,7 +72,7 @@ def test_invalid_pod_is_misconfigured_on_any_cluster() -> None:
     assert outcome.node is None
 
 
-def test_every_node_is_charged_to_the_first_filter_that_refuses_it() -> None:
+def test_node_is_counted_for_its_first_rejecting_filter() -> None:
     nodes = [
         a_node("a").not_ready().tainted("x"),  # node-ready comes first
         a_node("b").tainted("x"),
@@ -90,7 +90,7 @@ def test_every_node_is_charged_to_the_first_filter_that_refuses_it() -> None:
     ]  # fmt: skip
 
 
-def test_the_summary_has_numbers_and_the_largest_reason_first() -> None:
+def test_summary_has_counts_and_the_largest_reason_first() -> None:
     nodes = [a_node("a").tainted("x"), a_node("b").tainted("x"), a_node("c").cpu(0)]
     assert verdict(a_pod(), nodes).summary == (
         "default/pod never fits this cluster, not even empty: 0 of 3 nodes fit"

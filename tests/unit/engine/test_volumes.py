@@ -97,7 +97,7 @@ def test_zone_labels_of_a_volume_restrict_its_nodes(key: str) -> None:
     assert place(using("p", "data"), nodes, disk, claim("data", volume="disk")).node == "b"
 
 
-def test_a_node_outside_is_refused_with_the_volume() -> None:
+def test_nodes_without_access_to_the_volume_name_it() -> None:
     stored = storage(volume("disk", "z"), claim("data", volume="disk"))
     found = why(using("p", "data"), zoned("a", "b"), stored)
     assert found.verdict is Verdict.NOT_NOW
@@ -120,9 +120,7 @@ def test_a_node_outside_is_refused_with_the_volume() -> None:
         ((claim("data", wanted="disk"), volume("disk")), "VolumeNotBound"),
     ],
 )
-def test_a_claim_that_cannot_be_used_yet_is_waited_for(
-    things: tuple[PersistentVolume | VolumeClaim, ...], code: str
-) -> None:
+def test_unusable_claim_is_not_now_with_its_code(things: tuple[PersistentVolume | VolumeClaim, ...], code: str) -> None:
     stored = msgspec.structs.replace(storage(*things), classes={"at-once": StorageClass("x"), "local": LOCAL})
     found = why(using("p", "data"), zoned("a"), stored)
     assert found.verdict is Verdict.NOT_NOW
@@ -142,7 +140,7 @@ def test_migrated_volume_type_is_named_with_its_field() -> None:
 # -- claims that wait for their pod -----------------------------------------------------------------------------------
 
 
-def test_the_smallest_volume_that_suits_is_chosen() -> None:
+def test_smallest_suitable_volume_is_selected() -> None:
     things = (
         volume("large", "a", size=50),
         volume("small", "a", size=4),
@@ -228,7 +226,7 @@ def test_missing_claim_is_taken_from_the_pod() -> None:
     assert place(pod, zoned("a", "b"), volume("v", "b")).allocation.volumes == (VolumeGrant("p-scratch", "v"),)
 
 
-def test_the_default_class_is_for_claims_that_name_none() -> None:
+def test_default_class_applies_to_claims_without_a_class() -> None:
     default = msgspec.structs.replace(LOCAL, default=True)
     stored = storage(volume("v", "b"), claim("data", kind=None), local=default)
     assert on(zoned("a", "b"), stored).schedule(using("p", "data")).node == "b"
@@ -281,7 +279,7 @@ def test_copy_and_rebuilt_state_have_the_chosen_volumes() -> None:
         assert Scheduler(state, scheduler.policy).schedule(using("p2", "two")).node is None
 
 
-def test_another_storage_is_another_snapshot() -> None:
+def test_state_digest_depends_on_storage() -> None:
     nodes = [a_node().build()]
     digests = {ClusterState(nodes, storage=s).digest() for s in (None, storage(volume("v")), storage(volume("w")))}
     assert len(digests) == 3

@@ -91,7 +91,7 @@ def test_displaced_pod_without_a_node_has_a_reason() -> None:
     assert (moved.to, moved.verdict) == (None, Verdict.NOT_NOW)  # the drained node could take it again
 
 
-def test_a_displaced_pod_without_a_node_fails_the_request() -> None:
+def test_displaced_pod_without_a_node_is_not_now() -> None:
     state = cluster(
         [a_node("a"), a_node("b").cpu(1)], [a_pod("big").cpu(4).running_on("a"), a_pod("x").running_on("a")]
     )
@@ -133,7 +133,7 @@ def test_pods_of_a_daemon_set_and_static_pods_stay_on_a_drained_node() -> None:
     assert answer.verdict is Verdict.PLACED
 
 
-def test_the_balance_is_measured_before_and_after() -> None:
+def test_balance_is_measured_before_and_after() -> None:
     # 8 CPUs, 32 GiB. Before: 0 and 0 used, variance 0 -> 1.
     # After 4 CPUs and 0 memory: utilisations 0.5 and 0, mean 0.25, variance (0.25^2 + 0.25^2) / 2 = 0.0625 -> 0.9375
     state = cluster([a_node("n").cpu(8).memory("32Gi")])

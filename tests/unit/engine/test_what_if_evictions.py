@@ -36,7 +36,7 @@ def asked(pod: PodBuilder, *budgets: DisruptionBudget, policy: Policy = PREEMPTI
     return answer
 
 
-def test_the_placement_after_the_eviction_is_shown() -> None:
+def test_placement_after_the_eviction_is_shown() -> None:
     answer = asked(a_pod("urgent").cpu("2").priority(5))
     assert answer.verdict is Verdict.PLACED
     assert [item.node for item in answer.placements] == ["a"]
@@ -55,7 +55,7 @@ def test_matrix_shows_the_capacity_of_the_evicted_pods() -> None:
     assert [margin.node for margin in answer.tipping or ()] == ["a"]
 
 
-def test_a_broken_budget_is_named() -> None:
+def test_violated_disruption_budget_is_named() -> None:
     answer = asked(a_pod("urgent").cpu("2").priority(5), BUDGET)
     assert answer.evictions == (Evicted("default/web", "a", 0, "default/keep"),)
     assert "violate a disruption budget" in answer.summary
@@ -106,7 +106,7 @@ def test_pods_of_a_drained_node_may_evict_too() -> None:
 
 
 @pytest.mark.parametrize("how", [{"controller": "DaemonSet/agent"}, {"controller": "Node/a"}, {"preemptible": False}])
-def test_a_drain_leaves_daemonset_and_static_pods_on_their_node(how: dict[str, Any]) -> None:
+def test_drain_does_not_displace_daemonset_and_static_pods(how: dict[str, Any]) -> None:
     running = [a_pod("agent").running_on("a").having(**how).build(), a_pod("web").running_on("a").build()]
     cluster = ClusterState([a_node("a").build(), a_node("b").build()], running)
     answer = what_if(cluster, PREEMPTING, [], evaluated_at="2026-11-20T10:00:00Z", drain=["a"])

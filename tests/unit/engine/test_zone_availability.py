@@ -95,7 +95,7 @@ def test_repeated_facts_keep_unexplained_use() -> None:
     [{"allocatable": {"cpu": 16000}}, {"capacity": {"cpu": 16000}, "allocatable": {}}, {"cpus": "0-3"}],
     ids=["allocatable", "capacity", "cpus"],
 )
-def test_a_zone_of_another_size_is_compared_again(changed: dict[str, Any]) -> None:
+def test_resized_zone_is_compared_again(changed: dict[str, Any]) -> None:
     report = node(4, 8).build()
     state = cluster([report], [])
     assert free(state) == [4000, 8000]

@@ -46,7 +46,7 @@ def score(node: NodeBuilder, running: PodBuilder, pod: PodBuilder) -> float:
     return deciding.schedule(pod.build()).score
 
 
-def test_an_aware_pod_gets_the_zone_with_most_free_cpu() -> None:
+def test_topology_aware_pod_gets_the_zone_with_most_free_cpu() -> None:
     # free: node1 2.5 - 1 = 1.5, node2 3.9 - 1 = 2.9; one zone: 100 // 1 = 100
     assert placed(machine(**AWARE), using(1, 1), asking(1)) == {"node2": 1}
     assert score(machine(**AWARE), using(1, 1), asking(1)) == 100
@@ -76,7 +76,7 @@ def test_one_zone_must_hold_an_aware_pod(first: int, second: int, cpus: int, fit
         (1, 2, 2, {"node1": 1, "node2": 1}, 50),
     ],
 )
-def test_other_pods_cross_zones(
+def test_unaware_pods_cross_zones(
     first: int, second: int, cpus: int, zones: dict[str, int] | None, points: float | None
 ) -> None:
     assert placed(machine(**CROSSING), using(first, second), asking(cpus)) == zones
