@@ -41,7 +41,7 @@ def test_init_containers_come_first_and_sidecars_stay() -> None:
     assert pod(text).shape.containers == (ContainerDemand(3, init=True), ContainerDemand(1), ContainerDemand(2))
 
 
-def test_only_a_guaranteed_pod_gets_cpus_of_its_own_from_the_kubelet() -> None:
+def test_only_guaranteed_pods_get_exclusive_cpus_from_the_kubelet() -> None:
     whole, part = "{limits: {cpu: 2, memory: 1Gi}}", "{limits: {cpu: 500m, memory: 1Gi}}"
     assert pod(containers(whole, part)).shape.guaranteed
     assert not pod(containers(whole, "{limits: {cpu: 500m}}")).shape.guaranteed  # Burstable: no memory limit

@@ -164,7 +164,7 @@ def test_text_without_names_is_kept() -> None:
     assert node.allocatable["nvidia.com/gpu"] == 1
 
 
-def test_the_same_name_is_the_same_everywhere() -> None:
+def test_equal_names_have_equal_pseudonyms() -> None:
     found = anonymised(parse_cluster([("acme.yaml", CLUSTER.encode())]))
     (node,), (pod,) = found.nodes, found.pending
     ((key, value),) = pod.shape.node_selector
@@ -175,7 +175,7 @@ def test_the_same_name_is_the_same_everywhere() -> None:
     assert {resource for resource, _ in pod.shape.requests} <= node.allocatable.keys()
 
 
-def test_names_of_the_demo_fleet_are_not_in_it() -> None:
+def test_export_contains_no_name_of_the_demo_fleet() -> None:
     fleet = demo_cluster(3)
     text = text_of(fleet)
     names = {node.name for node in fleet.nodes} | {pod.name for pod in fleet.running} | fleet.namespaces.keys()
@@ -209,7 +209,7 @@ def test_gpus_and_their_reservations_are_kept_together() -> None:
     assert [card.uuid for card in (found.running[0].allocation or EMPTY).gpus] == ["card-0001"]
 
 
-def test_a_policy_keeps_its_name_and_loses_its_description() -> None:
+def test_policy_keeps_its_name_and_loses_its_description() -> None:
     policy = PolicySpec("ours", (PluginUse("resource-fit"),), description="for acme", version=3)
     (found,) = anonymised(ClusterContent(policies=(policy,))).policies
     assert found == PolicySpec("ours", (PluginUse("resource-fit"),), version=3)

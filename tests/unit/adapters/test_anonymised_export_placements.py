@@ -91,7 +91,7 @@ def unread(content: ClusterContent) -> ClusterContent:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_examples(policy: str) -> None:
+def test_examples_have_equal_placements(policy: str) -> None:
     found = decided(examples(), BUILTIN[policy])
     # Only `wrong` is not placed; `binpack` fills the RISC-V node before the RISC-V pod.
     assert len(found["placed"]) == (8 if policy == "binpack" else 9)
@@ -100,7 +100,7 @@ def test_the_examples(policy: str) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 5), st.sampled_from(POLICIES))
-def test_the_demo_fleet(seed: int, policy: str) -> None:
+def test_demo_fleets_have_equal_placements(seed: int, policy: str) -> None:
     found = decided(demo(seed), BUILTIN[policy])
     assert len(found["placed"]) > 20
     assert decided(again(demo(seed)), BUILTIN[policy]) == found

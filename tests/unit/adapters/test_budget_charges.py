@@ -21,7 +21,7 @@ def results(namespace: str = "default", **more: Any) -> list[EvictionResult]:
 
 
 @pytest.mark.parametrize(("allowed", "expected"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
-def test_as_many_as_the_budget_allows_pass(allowed: int, expected: int) -> None:
+def test_evictions_up_to_the_budget_are_sent(allowed: int, expected: int) -> None:
     assert results(allowed=allowed) == [ASKED] * expected + [REFUSED] * (3 - expected)
 
 

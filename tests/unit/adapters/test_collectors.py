@@ -199,7 +199,7 @@ def test_nodes_and_zones_may_be_lists_or_mappings() -> None:
 
 
 @pytest.mark.parametrize("document", [None, 3, "text", {"racks": 3}, {"racks": None}, []])
-def test_a_document_without_nodes_fails(document: Any) -> None:
+def test_document_without_nodes_fails(document: Any) -> None:
     with pytest.raises(SourceError):
         collected("http-json", PATHS, lambda _: document)
 
@@ -231,7 +231,7 @@ def test_zones_are_meant_by_name_or_number(text: str, zone: str | None) -> None:
     [("$", {"a": [{"b c": 1}]}), ("", {"a": [{"b c": 1}]}), ("$.a[0]['b c']", 1), ('a[-1]["b c"]', 1),
      ("$.a[1]", http_json.MISSING), ("$.a.b", http_json.MISSING), ("$.z", http_json.MISSING)],
 )  # fmt: skip
-def test_a_path_leads_to_one_value_or_to_none(path: str, value: Any) -> None:
+def test_path_finds_one_value_or_none(path: str, value: Any) -> None:
     assert http_json.find({"a": [{"b c": 1}]}, path) == value
 
 

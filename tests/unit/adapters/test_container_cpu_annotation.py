@@ -24,7 +24,7 @@ def test_single_container_gets_all_resources() -> None:
     assert by_container(holding({"node-0": "0-3"}, main=4)) == {"main": "0-3"}
 
 
-def test_each_gets_its_own() -> None:
+def test_containers_get_disjoint_cpus() -> None:
     assert by_container(holding({"node-0": "0-5"}, main=2, cache=4)) == {"main": "4-5", "cache": "0-3"}
 
 
@@ -34,7 +34,7 @@ def test_container_is_in_one_zone_if_possible() -> None:
     assert found == {"small": "0-1", "large": "8-11"}
 
 
-def test_a_container_larger_than_any_zone_crosses() -> None:
+def test_container_larger_than_any_zone_crosses_zones() -> None:
     assert by_container(holding({"node-0": "0-1", "node-1": "8-9"}, main=3)) == {"main": "0-1,8"}
 
 
@@ -68,5 +68,5 @@ def test_container_cpus_are_written_but_not_read() -> None:
     ("containers: [{resources: {limits: {cpu: 2}}}]", ("main",)),
     ("containers: [{name: web}]", ()),
 ])  # fmt: skip
-def test_the_containers_that_are_aligned_keep_their_names(spec: str, names: tuple[str, ...]) -> None:
+def test_aligned_containers_keep_their_names(spec: str, names: tuple[str, ...]) -> None:
     assert pod(spec).container_names == names

@@ -61,7 +61,7 @@ def test_examples_of_contract_section_1() -> None:
     assert [plugin.name for plugin in read.policies[0].plugins] == ["resource-fit", "binpack"]
 
 
-def test_an_allocation_with_all_members() -> None:
+def test_allocation_with_all_members_round_trips() -> None:
     allocation = Allocation(
         gpus=(CardGrant(0, 1000, 81920, "GPU-1"),),
         zones=(ZoneGrant("node-0", "0-3", memory_mib=4096),),
@@ -112,7 +112,7 @@ def test_crane_can_read_our_annotation() -> None:
         "[" * 100_000,
     ],
 )
-def test_a_wrong_allocation_is_refused(text: str) -> None:
+def test_invalid_allocation_is_rejected(text: str) -> None:
     with pytest.raises(InputError) as refused:
         parse_allocation(text)
     assert refused.value.code in ("AllocationMalformed", "CpusetMalformed")

@@ -30,7 +30,7 @@ def test_job_parallelism_determines_the_pods(kind: str, spec: str, names: list[s
     assert all(pod.controller == f"{kind}/web" and pod.labels == {"app": "web"} for pod in found)
 
 
-def test_the_pods_of_a_controller_share_one_shape() -> None:
+def test_pods_of_a_controller_share_one_shape() -> None:
     first, second = content(controller("Deployment", "replicas: 2,")).pending
     assert first.shape is second.shape
 
@@ -58,7 +58,7 @@ def test_wrong_counts_are_refused(spec: str) -> None:
     assert refused.value.place == "file.yaml#1 spec.replicas"
 
 
-def test_an_absurd_number_of_pods_is_refused_at_once() -> None:
+def test_excessive_replica_count_is_rejected() -> None:
     with pytest.raises(InputError) as refused:
         content(controller("Deployment", "replicas: 2000000000,"))
     assert refused.value.code == "TooManyPods"

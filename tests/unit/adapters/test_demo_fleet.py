@@ -20,7 +20,7 @@ def stream(count: int) -> list[tuple[PodSpec, ...]]:
     ]
 
 
-def test_a_seed_gives_the_same_fleet_and_another_seed_another() -> None:
+def test_fleet_depends_on_the_seed_only() -> None:
     assert demo_cluster(7) == FLEET
     assert demo_cluster(8) != FLEET
 
@@ -32,7 +32,7 @@ def test_fleet_is_independent_of_the_global_random_state() -> None:
     assert demo_workload(7, 3) == first
 
 
-def test_the_fleet_has_every_kind_of_machine() -> None:
+def test_fleet_has_every_kind_of_machine() -> None:
     assert len(FLEET.nodes) == 48
     archs = {isa.parse(node.isa.native or "", source="node-label").arch for node in FLEET.nodes}
     assert archs == {"riscv", "arm", "x86"}
@@ -67,7 +67,7 @@ def test_agents_have_a_daemonset_and_services_run_on_their_architecture() -> Non
         assert dict(pod.shape.node_selector) == {"kubernetes.io/arch": archs[pod.node_name]}
 
 
-def test_the_stream_is_mostly_right_and_sometimes_wrong() -> None:
+def test_stream_contains_few_misconfigured_workloads() -> None:
     workloads = stream(300)
     wrong = [pods for pods in workloads if any(pod.problems for pod in pods)]
     assert all(workloads)
@@ -84,6 +84,6 @@ def test_the_stream_is_mostly_right_and_sometimes_wrong() -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 10**9])
-def test_every_workload_states_how_long_it_runs(sequence: int) -> None:
+def test_workload_states_its_duration(sequence: int) -> None:
     (manifest,) = demo_workload(7, sequence)
     assert 30 <= int(manifest["metadata"]["annotations"][DEMO_DURATION]) <= 300

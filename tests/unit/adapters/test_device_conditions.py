@@ -58,7 +58,7 @@ def test_one_failed_device_precedes_a_waiting_one() -> None:
     assert found.state is BindingState.FAILED
 
 
-def test_conditions_of_another_share_do_not_count() -> None:
+def test_conditions_of_other_shares_are_ignored() -> None:
     mine, other = {**ID, "shareID": "a"}, {**ID, "shareID": "b"}
     status = {**other, "conditions": conditions(Attached="True", Tested="True")}
     assert check_conditions(claim({**mine, **CONDITIONS}, devices=[status]), NOW).state is BindingState.WAITING

@@ -13,7 +13,7 @@ def place(text: str) -> str:
     return refused.value.place
 
 
-def test_a_wrong_field_is_named_by_file_document_and_path() -> None:
+def test_wrong_field_is_located_by_file_document_and_path() -> None:
     text = POD % ("a", "1") + "---\n" + POD % ("b", "-1")
     assert place(text) == "file.yaml#2 spec.containers[0].resources.requests.cpu"
 
@@ -22,13 +22,13 @@ def test_empty_documents_count() -> None:
     assert place("---\n---\n" + POD % ("b", "-1")).startswith("file.yaml#2 ")
 
 
-def test_an_item_of_a_list_is_named() -> None:
+def test_list_item_is_located_by_index() -> None:
     items = f"[{POD % ('a', '1')}, {POD % ('b', '-1')}]"
     text = f"{{apiVersion: v1, kind: List, items: {items}}}"
     assert place(text) == "file.yaml#1 items[1].spec.containers[0].resources.requests.cpu"
 
 
-def test_a_wrong_template_is_named_by_its_place_in_the_controller() -> None:
+def test_wrong_template_field_is_located_in_the_controller() -> None:
     text = """\
         apiVersion: apps/v1
         kind: Deployment

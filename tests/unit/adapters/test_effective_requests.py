@@ -34,7 +34,7 @@ def test_limits_replace_absent_requests() -> None:
     assert cpu_of(spec(container(limit="2"), container("1", limit="4"))) == 2000 + 1000
 
 
-def test_the_largest_init_container_counts_if_it_exceeds_the_sum() -> None:
+def test_largest_init_container_counts_if_above_the_sum() -> None:
     assert cpu_of(spec(container("1"), init=(container("3"), container("2")))) == 3000
     assert cpu_of(spec(container("4"), init=(container("3"),))) == 4000
 
@@ -84,7 +84,7 @@ def test_scoring_uses_defaults_for_containers_without_requests() -> None:
         ("resources: {}", 328),
     ],
 )
-def test_scoring_uses_no_defaults_for_resources_of_pods_with_pod_level_resources(more: str, mebibytes: int) -> None:
+def test_pod_level_resources_get_no_default_requests_for_scoring(more: str, mebibytes: int) -> None:
     assert pod(spec("{}", container("1", "128Mi"), more=more)).shape.nonzero_memory_bytes == mebibytes * 2**20
 
 
@@ -94,7 +94,7 @@ def test_overhead_of_a_pod_with_pod_level_resources_replaces_the_default() -> No
     assert pod(spec("{}", more=f"{level}\noverhead: {{memory: 128Mi}}")).shape.nonzero_memory_bytes == 128 * 2**20
 
 
-def test_a_request_of_zero_is_a_request() -> None:
+def test_zero_request_gets_no_default() -> None:
     shape = pod(spec(container("0", "0"))).shape
     assert (shape.nonzero_cpu_millis, shape.nonzero_memory_bytes, shape.requests) == (0, 0, (("pods", 1),))
 

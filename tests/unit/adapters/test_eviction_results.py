@@ -62,7 +62,7 @@ def answered(*failure: Any) -> EvictionResponse:
         ((0, "Unreachable", "no answer"), EvictionResult.UNKNOWN),
     ],
 )
-def test_each_answer_has_its_meaning(failure: tuple[Any, ...], expected: EvictionResult) -> None:
+def test_eviction_response_gives_its_result(failure: tuple[Any, ...], expected: EvictionResult) -> None:
     assert answered(*failure).result is expected
 
 
@@ -70,7 +70,7 @@ def test_busy_server_returns_retry_after() -> None:
     assert answered(429, "TooManyRequests", "busy", 3.0).retry_after_seconds == 3.0
 
 
-def test_the_victim_is_named_by_its_uid_and_keeps_its_own_grace_period() -> None:
+def test_eviction_has_a_uid_precondition_and_no_grace_period() -> None:
     server = Server()
     evict(server, VICTIM)  # type: ignore[arg-type]
     evict(server, VICTIM, only_ask=True)  # type: ignore[arg-type]

@@ -92,7 +92,9 @@ def test_program_is_refused_by_default_and_the_reason_says_what_to_do(tmp_path: 
         ({"apiVersion": "v1"}, ""),
     ],
 )
-def test_other_programs_variables_and_sizes_are_refused(tmp_path: Path, changes: dict[str, Any], place: str) -> None:
+def test_disallowed_programs_variables_and_sizes_are_rejected(
+    tmp_path: Path, changes: dict[str, Any], place: str
+) -> None:
     program = Program(tmp_path, answer(token=SECRET))
     with pytest.raises(InputError) as refusal:
         from_kubeconfig(program.kubeconfig(**changes), programs=program.policy)

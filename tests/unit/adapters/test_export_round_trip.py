@@ -35,13 +35,13 @@ def test_any_parsed_content(objects: list[Plain]) -> None:
 
 @settings(max_examples=100)
 @given(CLUSTERS)
-def test_a_compact_pod_keeps_its_shape_and_its_problems(objects: list[Plain]) -> None:
+def test_compact_pods_keep_shape_and_problems(objects: list[Plain]) -> None:
     found = read(listed(objects)).pending
     again = read(listed(compact_pods(ClusterContent(pending=found))), workload=True).pending
     assert [(p.key, p.shape, p.problems) for p in again] == [(p.key, p.shape, p.problems) for p in found]
 
 
-def test_the_demo_fleet() -> None:
+def test_demo_fleet_round_trips() -> None:
     found = demo_cluster(7)
     assert read(write_cluster(found)) == found
 

@@ -42,7 +42,7 @@ def test_duplicate_object_in_two_files_is_rejected(sources: list[tuple[str, byte
     assert refused.value.code == "ObjectDuplicate"
 
 
-def test_each_list_has_its_side() -> None:
+def test_trace_lists_are_rejected_for_the_other_argument() -> None:
     with pytest.raises(InputError) as refused:
         parse_cluster([("pods.csv", TRACE_PODS)])
     assert (refused.value.code, refused.value.place) == ("WrongFile", "pods.csv")
@@ -52,7 +52,7 @@ def test_each_list_has_its_side() -> None:
 
 
 @pytest.mark.parametrize("start", [b"# ", TRACE_NODES])
-def test_a_file_that_is_too_large_is_refused(start: bytes) -> None:
+def test_oversized_file_is_rejected(start: bytes) -> None:
     with pytest.raises(InputError) as refused:
         parse_cluster([("big", start + b"x" * MAX_BYTES)])
     assert refused.value.code == "ManifestTooLarge"

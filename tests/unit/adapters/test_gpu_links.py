@@ -27,7 +27,7 @@ def links(text: str) -> list[tuple[CardLink, ...]]:
     return [card.links for card in node.gpus or ()]
 
 
-def test_a_link_has_a_kind_and_perhaps_a_bandwidth() -> None:
+def test_link_has_a_kind_and_an_optional_bandwidth() -> None:
     found = links("{to: 2, kind: switch}, {to: 1, kind: nvlink, bandwidthGBs: 40}")
     assert found == [(CardLink(1, "nvlink", 40.0), CardLink(2, "switch")), ()]
 
@@ -46,7 +46,7 @@ def test_cards_without_links_have_none() -> None:
         ("{to: 1, kind: nvlink, bandwidthGBs: -1}", ""),
     ],
 )
-def test_a_wrong_link_refuses_the_file_with_its_place(text: str, message: str) -> None:
+def test_invalid_link_rejects_the_file_with_its_place(text: str, message: str) -> None:
     with pytest.raises(InputError) as refused:
         links(text)
     assert message in refused.value.message

@@ -75,7 +75,7 @@ def test_deep_nesting_is_refused_before_anything_else(text: str, name: str) -> N
     assert refusal(text, name).code in ("ManifestTooDeep", "ManifestMalformed")
 
 
-def test_the_deepest_allowed_nesting_is_read() -> None:
+def test_maximum_nesting_depth_is_read() -> None:
     # The object itself is one level, so MAX_DEPTH - 1 lists fit in it.
     inner = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
     for text in (HEAD + f"a: {inner}\n", f'{{"apiVersion": "v1", "kind": "X", "a": {inner}}}'):
@@ -83,7 +83,7 @@ def test_the_deepest_allowed_nesting_is_read() -> None:
         assert str(document.object["a"]) == inner
 
 
-def test_a_yaml_bomb_is_refused_at_its_first_anchor() -> None:
+def test_yaml_bomb_is_rejected_at_its_first_anchor() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
     )
@@ -95,7 +95,7 @@ def test_size_is_capped() -> None:
 
 
 @pytest.mark.parametrize("name", ["f.yaml", "f.json"])
-def test_the_number_of_values_is_capped(name: str) -> None:
+def test_number_of_values_is_limited(name: str) -> None:
     text = '{"apiVersion": "v1", "kind": "X", "a": [' + "1," * 50 + "1]}"
     assert load_documents(text.encode(), name=name, max_nodes=60)
     assert refusal(text, name, max_nodes=50).code == "ManifestTooLarge"
@@ -112,7 +112,7 @@ def test_only_utf_8_is_read(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# only words\n", "---\n---\n", " \n"])
-def test_a_file_without_objects_is_refused(text: str) -> None:
+def test_file_without_objects_is_rejected(text: str) -> None:
     assert refusal(text).code == "ManifestEmpty"
 
 

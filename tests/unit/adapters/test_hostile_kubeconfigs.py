@@ -103,7 +103,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "code"), TEXTS)
-def test_a_hostile_text_is_refused_before_it_grows(text: str, code: str, acts: list[str]) -> None:
+def test_hostile_text_is_rejected_before_expansion(text: str, code: str, acts: list[str]) -> None:
     with pytest.raises(InputError) as refusal:
         one_context(read(text.encode()))
     assert refusal.value.code == code
@@ -125,7 +125,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_odd_shape_is_refused(shape: Any, acts: list[str]) -> None:
+def test_malformed_kubeconfig_is_rejected(shape: Any, acts: list[str]) -> None:
     with pytest.raises(InputError, match="Kubeconfig"):
         one_context({**kubeconfig(), **shape} if isinstance(shape, dict) else shape)
     assert acts == []
@@ -142,7 +142,7 @@ def test_one_context_is_kept_and_nothing_else(acts: list[str]) -> None:
     assert acts == []
 
 
-def test_a_context_is_chosen_by_name() -> None:
+def test_context_is_selected_by_name() -> None:
     config = kubeconfig()
     config["contexts"].append({"name": "bad", "context": {"cluster": "lab", "user": "bad"}})
     config["users"].append({"name": "bad", "user": {"exec": EXEC}})
@@ -153,7 +153,7 @@ def test_a_context_is_chosen_by_name() -> None:
         one_context(config, context="none")
 
 
-def test_a_client_certificate_comes_with_its_key() -> None:
+def test_client_certificate_has_its_key() -> None:
     access = Access(one_context(kubeconfig(user=ME)))
     assert access.certificate.startswith(b"-----BEGIN CERTIFICATE")
     assert access.key.startswith(b"-----BEGIN PRIVATE KEY")

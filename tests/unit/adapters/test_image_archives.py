@@ -113,7 +113,7 @@ def test_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         inspect_bytes(gzip.compress(b"".join(empty_members(21))))
 
 
-def test_a_layer_of_a_packed_archive_within_the_limits_stays_within_100_mib(tmp_path: Path) -> None:
+def test_compressed_layer_within_the_limits_uses_at_most_100_mib(tmp_path: Path) -> None:
     packed = tmp_path / "image.tar.gz"
     packed.write_bytes(gzip.compress(image(gzip.compress(b"".join(empty_members(MAX_MEMBERS - 1000)), 1)), 1))
     mebibytes, text = measured(packed)
@@ -129,7 +129,7 @@ def test_packed_and_plain_archives_give_the_same_answer(pack: Callable[[bytes], 
     assert inspect_bytes(pack(plain[:1500]) + pack(plain[1500:])) == inspect_bytes(plain)
 
 
-def test_a_stream_may_begin_at_the_end_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_member_starts_at_the_end_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, padding = image(archive_of({"app": b"#!/bin/x\n"})), bytes(300)
     first = gzip.compress(plain[:1500])
     for piece in (len(first) + 1, len(first) + len(padding) + 1, len(first) + len(padding)):
@@ -140,7 +140,7 @@ def test_a_stream_may_begin_at_the_end_of_a_piece(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("again", ["app", "./app"])
-def test_of_repeated_members_the_last_one_counts(again: str) -> None:
+def test_last_of_repeated_members_is_used(again: str) -> None:
     """A container gets the last one; an earlier one would hide the program that is started."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
@@ -159,7 +159,7 @@ def test_of_repeated_members_the_last_one_counts(again: str) -> None:
     assert inspect_bytes(later).problems == ("linux/amd64: /bin/later is not in any layer of the image",)
 
 
-def test_an_archive_that_claims_to_unpack_to_gibibytes_is_refused_by_its_header() -> None:
+def test_archive_above_2_gib_is_rejected_by_its_header() -> None:
     with pytest.raises(InputError, match="is larger than 2 GiB when unpacked") as caught:
         inspect_bytes(gzip.compress(header("x", 8 << 30) + bytes(1 << 20)))
     assert (caught.value.code, bool(caught.value.hint)) == ("OciTooLarge", True)
@@ -172,14 +172,14 @@ def test_bytes_between_members_count_too(monkeypatch: pytest.MonkeyPatch) -> Non
         sum(len(unpacked.read(1 << 16)) for _ in range(64))
 
 
-def test_an_inspection_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspection_above_10_s_of_cpu_time_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_reader.time, "thread_time", iter(range(0, 10_000, 3)).__next__)
     with pytest.raises(InputError, match="more than 10 s of CPU time") as caught:
         inspect_bytes(gzip.compress(image(archive_of({"app": b""}))))
     assert (caught.value.code, bool(caught.value.hint)) == ("OciTooLarge", True)
 
 
-def test_a_dictionary_larger_than_40_mib_is_refused() -> None:
+def test_lzma_dictionary_above_40_mib_is_rejected() -> None:
     packer = lzma.LZMACompressor(
         filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 64 << 20, "preset": 0, "mf": lzma.MF_HC3, "depth": 1}]
     )
@@ -251,7 +251,7 @@ def test_indexes_that_are_nested_too_deeply_are_refused() -> None:
         inspect_bytes(archive_of(files))
 
 
-def test_links_of_an_archive_lead_to_its_own_files_alone(tmp_path: Path) -> None:
+def test_links_resolve_only_within_the_archive(tmp_path: Path) -> None:
     made, config = io.BytesIO(), b'{"os": "linux", "architecture": "amd64", "config": {"Cmd": ["/app"]}}'
     with tarfile.open(fileobj=made, mode="w") as archive:
         files = {"manifest.json": b'[{"Config": "c", "Layers": ["a/layer.tar", "b/layer.tar"]}]', "c": config}
@@ -305,7 +305,7 @@ def test_chained_links_are_resolved_up_to_the_length_of_a_path() -> None:
     assert time.thread_time() - began < 5
 
 
-def test_the_resolution_of_links_counts_to_the_processor_time() -> None:
+def test_link_resolution_counts_to_the_cpu_time_limit() -> None:
     budget = InspectionBudget()
     files = LayerFiles([lambda: io.BytesIO(chained_links())], budget)  # type: ignore[list-item, return-value]
     budget._until = 0

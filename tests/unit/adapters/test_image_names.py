@@ -22,7 +22,7 @@ DIGEST = f"sha256:{'a' * 64}"
         (f"busybox@{DIGEST}", f"docker.io/library/busybox@{DIGEST}"),
     ],
 )
-def test_a_name_has_a_registry_a_path_and_a_tag_or_digest(written: str, meant: str) -> None:
+def test_image_name_is_normalised(written: str, meant: str) -> None:
     assert str(parse_reference(written)) == meant
 
 
@@ -32,7 +32,7 @@ def test_a_name_has_a_registry_a_path_and_a_tag_or_digest(written: str, meant: s
      "http://reg.example/app", "reg.example/app?x=1", "user@reg.example/app", "reg.example:port/app", "x" * 600,
      "app\n", "reg.example/app#f"],
 )  # fmt: skip
-def test_other_texts_are_rejected(wrong: str) -> None:
+def test_invalid_image_name_is_rejected(wrong: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse_reference(wrong)
     assert refusal.value.code == "ImageNameInvalid"

@@ -41,7 +41,7 @@ def test_unknown_image_has_unknown_platforms() -> None:
     assert images(pod({"one": "gone"})) == ImageDemand(None, unknown=True)
 
 
-def test_an_empty_list_of_platforms_is_unknown() -> None:
+def test_empty_platform_list_is_unknown() -> None:
     found = pod({"one": ["linux/amd64"], "two": []})
     assert images(found) == ImageDemand((("amd64", "x86-64-v1"),), unknown=True)
     assert found.image_facts[1] == ImageFacts("two", unknown="the image lists no platform")
@@ -66,7 +66,7 @@ def test_32_bit_image_runs_on_64_bit_nodes() -> None:
     assert images(found) == ImageDemand(expected)
 
 
-def test_a_32_bit_build_runs_below_the_variants() -> None:
+def test_x86_32_bit_image_is_a_fallback_for_variants() -> None:
     # containerd on amd64 uses the 386 build if it does not support amd64/v3.
     found = pod({"one": ["linux/386", "linux/amd64/v3"]})
     assert images(found) == ImageDemand((("386", ""), ("amd64", "x86-64-v1")))

@@ -56,7 +56,7 @@ def test_platform_of_a_single_manifest_is_read_from_its_configuration(registry: 
     assert found(registry, registry.single("app:1", "linux/riscv64")).platforms == ("linux/riscv64",)
 
 
-def test_an_index_within_an_index_and_an_entry_without_a_platform(registry: Registry) -> None:
+def test_nested_index_and_entry_without_a_platform_are_read(registry: Registry) -> None:
     registry.image("app:inner", "linux/amd64")
     registry.single("app:alone", "linux/arm64")
     inner, alone = (digest_of(registry.documents[f"/v2/app/manifests/{tag}"][1]) for tag in ("inner", "alone"))
@@ -83,7 +83,7 @@ def test_credentials_are_exchanged_for_a_token(registry: Registry) -> None:
     assert "canary" not in repr(US)
 
 
-def test_a_redirect_to_another_host_gets_no_credentials(registry: Registry) -> None:
+def test_redirect_to_another_host_gets_no_credentials(registry: Registry) -> None:
     with a_registry() as other:
         name = registry.single("app:1", "linux/amd64")
         other.documents = dict(registry.documents)
@@ -164,7 +164,7 @@ def test_silence_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         (204, {}, "RegistryFailed", 0),
     ],
 )
-def test_other_answers_have_their_codes(
+def test_error_response_has_its_code_and_wait(
     registry: Registry, status: int, headers: dict[str, str], code: str, wait: float
 ) -> None:
     registry.status, registry.headers = status, headers
@@ -223,7 +223,7 @@ def test_addresses_inside_the_network_are_not_called(
     assert called == ([(resolved, 443)] if code == "RegistryUnreachable" else [])
 
 
-def test_over_tls_the_registry_has_to_prove_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_certificate_must_match_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_pairs(tmp_path, hosts=["registry.test"], client="c", days=1)
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda _, *rest, **more: resolve("127.0.0.1", *rest, **more))

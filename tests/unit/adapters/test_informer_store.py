@@ -99,7 +99,7 @@ def test_deleted_malformed_pod_leaves_the_quarantine() -> None:
     assert not store.quarantined
 
 
-def test_a_pod_is_read_again_when_the_class_it_names_appears() -> None:
+def test_pod_is_parsed_again_when_its_class_arrives() -> None:
     store = InformerStore()
     a_pod(store, priorityClassName="urgent")
     (pod,) = taken(store).pods
@@ -167,7 +167,7 @@ def test_deleted_pod_that_never_ran_is_stopped(status: dict[str, Any], stopped: 
     assert taken(store).stopped == set()  # the state of a pod that is only missing is unknown
 
 
-def test_a_heartbeat_is_no_change() -> None:
+def test_heartbeat_is_no_change() -> None:
     store = InformerStore()
     a_node(store)
     taken(store)
@@ -196,7 +196,7 @@ def test_pod_with_its_group_has_the_minimum_members() -> None:
     assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
 
 
-def test_an_odd_claim_leaves_the_others() -> None:
+def test_malformed_claim_does_not_affect_others() -> None:
     store = InformerStore()
     seen(store, CLAIMS, "team/odd", spec={"volumeMode": "Tape"})
     seen(store, CLAIMS, "team/good", spec={}, status={"phase": "Pending"})
@@ -266,7 +266,7 @@ def report_boot(store: InformerStore, boot: str, name: str = "n1") -> set[str]:
     return store.take().rebooted
 
 
-def test_another_boot_of_a_node_is_noticed_once() -> None:
+def test_reboot_of_a_node_is_reported_once() -> None:
     store = InformerStore()
     assert [report_boot(store, boot) for boot in ("a", "a", "b", "b", "", "b")] == [
         set(),

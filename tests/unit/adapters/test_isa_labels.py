@@ -50,7 +50,7 @@ def test_keys_and_values_are_labels(offered: IsaReport) -> None:
     assert all(_VALUE.fullmatch(value) and _NAME.fullmatch(key) for key, value in labels.items())
 
 
-def test_a_string_that_fits_no_label_is_split() -> None:
+def test_long_isa_string_is_split_into_labels() -> None:
     labels, annotations = written(IsaReport(native=K1))
     assert annotations["hetsched.io/isa"] == K1
     # The letters, with B for Zba, Zbb and Zbs together. RVA22 requires Zicbop too, which kernels seldom report.

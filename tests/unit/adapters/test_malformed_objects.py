@@ -50,7 +50,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 @settings(max_examples=500)
 @given(CLUSTERS, st.lists(ODD, min_size=1, max_size=3), st.integers(0, 2**32))
-def test_a_few_odd_values_anywhere(objects: list[Plain], odd: list[Any], seed: int) -> None:
+def test_odd_values_at_any_path_are_read_or_rejected(objects: list[Plain], odd: list[Any], seed: int) -> None:
     objects = copy.deepcopy(objects)
     draw = random.Random(seed)
     for value in odd:

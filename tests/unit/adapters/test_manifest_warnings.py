@@ -224,7 +224,7 @@ def test_error_carries_the_other_warnings_of_its_file() -> None:
     assert refused.value.at("outer ").warnings == refused.value.warnings
 
 
-def test_strict_reading_names_all_that_it_refuses() -> None:
+def test_strict_mode_lists_all_rejected_fields() -> None:
     found = content(pod_text("xyzzy: 1\nnodeselector: {a: b}")).warnings
     with pytest.raises(InputError) as refused:
         refuse_warnings(found)
@@ -387,7 +387,7 @@ def test_number_of_warnings_is_bounded() -> None:
     assert len(warnings(pod_text("\n".join(f"unknown{number}: 1" for number in range(3 * MOST))))) == MOST
 
 
-def test_strict_mode_refuses_a_misspelling_next_to_many_objects_that_are_not_simulated() -> None:
+def test_strict_mode_rejects_a_misspelling_after_many_warnings() -> None:
     quota = "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q}\nspec: {hard: {cpu: 1}}\n---\n"
     found = content(quota * MOST + pod_text("nodeselector: {a: b}")).warnings
     assert len(found) == MOST

@@ -37,14 +37,14 @@ spec: {nodeName: n1, containers: [{name: main}, {name: sidecar}]}
 """
 
 
-def test_the_use_of_a_pod_is_the_sum_of_its_containers() -> None:
+def test_use_of_a_pod_is_the_sum_of_its_containers() -> None:
     # 1500500n is 1.5005m, rounded up to 2m; 2m + 10m = 12m
     (found,) = content(METRICS + POD).pod_usages
     assert found.amounts == {CPU: 12, MEMORY: 120 * 2**20}
     assert (found.namespace, found.name, found.observed_at) == ("shop", "web-1", "2026-11-20T10:00:00Z")
 
 
-def test_it_belongs_to_the_controller_of_its_pod() -> None:
+def test_use_belongs_to_the_controller_of_the_pod() -> None:
     assert [usage.controller for usage in content(METRICS + POD).pod_usages] == ["Deployment/web"]
 
 
@@ -58,7 +58,7 @@ def test_it_belongs_to_the_controller_of_its_pod() -> None:
         ("{kind: Job, name: train}", {}, ""),
     ],
 )
-def test_a_replica_set_of_a_deployment_counts_as_the_deployment(
+def test_replica_set_of_a_deployment_counts_as_the_deployment(
     owner: str, labels: dict[str, str], controller: str
 ) -> None:
     named = ", ".join(f"{key}: {value}" for key, value in labels.items())
@@ -78,7 +78,7 @@ def test_use_of_an_unknown_pod_is_dropped() -> None:
     assert pod().controller == ""
 
 
-def test_an_owner_reference_of_its_own_counts_without_the_pod() -> None:
+def test_owner_reference_of_pod_metrics_is_used_without_the_pod() -> None:
     owner = "ownerReferences: [{kind: Job, name: j, controller: true}]"
     owned = METRICS.replace("namespace: shop}", f"namespace: shop, {owner}}}")
     assert [usage.controller for usage in content(owned).pod_usages] == ["Job/j"]

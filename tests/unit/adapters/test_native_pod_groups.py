@@ -35,7 +35,7 @@ def test_members_of_a_basic_group_start_alone() -> None:
     assert found.pending[0].gang == GangMember("ring", 1, min_field=GROUP_MIN_COUNT)
 
 
-def test_a_group_of_a_workload_is_named_by_both() -> None:
+def test_pod_group_of_a_workload_is_named_by_both() -> None:
     workload = """\
 apiVersion: scheduling.k8s.io/v1alpha1
 kind: Workload

@@ -53,12 +53,12 @@ class TestSources:
         expected = {"cpu": 6000, "memory": 8 * GIB, "pods": 110, "hetsched.io/network-mbps": 1000}
         assert merge_reports(base, reported).allocatable == expected
 
-    def test_a_card_is_filled_by_its_uuid(self) -> None:
+    def test_gpu_facts_are_merged_by_uuid(self) -> None:
         base = report(gpus=(a_card(0, uuid="A", cores=6912), a_card(1, uuid="B", cores=1)))
         reported = report(gpus=(a_card(0, uuid="B", cores=None), a_card(1, uuid="A", cores=None)))
         assert [card.cores for card in merge_reports(base, reported).gpus or ()] == [1, 6912]
 
-    def test_unknown_is_not_none_there(self) -> None:
+    def test_unknown_facts_do_not_replace_known_ones(self) -> None:
         base = report(zone("node-0", "0-7"), gpus=(a_card(0),))
         assert merge_reports(base, NodeReport("n")).gpus == base.gpus
         assert merge_reports(base, NodeReport("n")).numa == base.numa
@@ -168,7 +168,7 @@ class TestKnownGpus:
         (card,) = found.report.gpus
         return card.model, card.memory_mib, card.cores
 
-    def test_another_model_requires_approval(self) -> None:
+    def test_other_gpu_model_requires_approval(self) -> None:
         reported = self.reported(model="H100-SXM5-80GB", memory_mib=8_000_000, cores=16896)
         found = weighed(self.KNOWN, reported)
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
@@ -181,7 +181,7 @@ class TestKnownGpus:
         assert weighed(approved.known, reported).quarantined == ()
 
     @pytest.mark.parametrize("model", ["NVIDIA T4", "tesla_t4", None])
-    def test_another_name_of_the_model_or_none_is_no_other_model(self, model: str | None) -> None:
+    def test_alias_or_missing_gpu_model_is_accepted(self, model: str | None) -> None:
         assert weighed(self.KNOWN, self.reported(model=model)).quarantined == ()
 
     def test_longer_model_name_may_be_another_model(self) -> None:
@@ -212,7 +212,7 @@ class TestKnownGpus:
         assert (self.offers(found), found.quarantined) == (("Tesla-T4", 15360, 2560), ())
         assert changes(weighed(found.known, self.reported(cores=5121))) == [("gpu", "G0", "grown")]
 
-    def test_a_card_without_a_uuid_is_known_by_its_index(self) -> None:
+    def test_gpu_without_a_uuid_is_identified_by_index(self) -> None:
         known = report(gpus=(a_card(0, "Tesla-T4", 15360),))
         found = weighed(known, report(gpus=(a_card(0, "H100-SXM5-80GB", 81559),)))
         assert changes(found) == [("gpu", "card 0", "grown")]
@@ -267,7 +267,7 @@ def test_repeated_small_increases_are_limited_like_one(steps: tuple[int | None, 
     assert changes(weighed(approved.known, of(4003))) == changes(found)
 
 
-def test_another_machine_of_the_name_is_measured_by_its_own_amounts() -> None:
+def test_replaced_machine_is_compared_with_its_own_amounts() -> None:
     old = report(allocatable={"cpu": 8000, "hetsched.io/network-mbps": 1000})
     new = weighed(old, report(uid="b", allocatable={"cpu": 64_000}))
     reported = report(uid="b", allocatable={"cpu": 64_000, "hetsched.io/network-mbps": 100_000})
@@ -275,7 +275,7 @@ def test_another_machine_of_the_name_is_measured_by_its_own_amounts() -> None:
 
 
 class TestClaims:
-    def test_equal_value_is_confirmed_and_another_starts_a_new_entry(self) -> None:
+    def test_equal_value_is_confirmed_and_changed_value_is_added(self) -> None:
         claims: Claims = {}
         for at, text in (("1", "a"), ("2", "a"), ("3", "b")):
             claims = record_claim(claims, "agent", {"isa": text}, at)

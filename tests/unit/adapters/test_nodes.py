@@ -70,7 +70,7 @@ def test_taints_and_cordon() -> None:
         ({"kubernetes.io/arch": "riscv64", NFD + "ZBA": "true"}, {}, "rv64i", "kubernetes.io/arch", False),
     ],
 )  # fmt: skip
-def test_the_first_place_that_states_an_isa_wins(
+def test_first_source_of_the_isa_is_used(
     labels: dict[str, str], annotations: dict[str, str], native: str | None, source: str, complete: bool
 ) -> None:
     arch = "" if native else labels.get("kubernetes.io/arch", "")
@@ -99,7 +99,7 @@ def test_missing_nfd_label_means_absent_unless_denied(
     assert not unknown & set(isa.absent)
 
 
-def test_a_feature_that_a_node_states_is_never_absent_in_any_case_of_its_label() -> None:
+def test_stated_feature_is_not_absent_in_any_letter_case() -> None:
     isa = node(labels={"kubernetes.io/arch": "amd64", NFD + "avx2": "true", NFD + "AVX": "true"}).isa
     assert isa.native == "amd64+avx+avx2"
     assert not {"avx", "avx2"} & set(isa.absent)
@@ -144,7 +144,7 @@ def test_kubectls_copy_of_the_object_is_dropped() -> None:
         "spec: {taints: {a: b}}",
     ],
 )
-def test_a_malformed_node_refuses_the_file(more: str) -> None:
+def test_malformed_node_rejects_the_file(more: str) -> None:
     with pytest.raises(InputError) as refused:
         node(more)
     assert refused.value.place.startswith("file.yaml#1 s")

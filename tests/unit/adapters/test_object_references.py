@@ -44,18 +44,18 @@ def test_classes_of_the_same_file_are_found_at_any_position() -> None:
     ("field", "code"),
     [("priorityClassName", "PriorityClassUnknown"), ("runtimeClassName", "RuntimeClassUnknown")],
 )
-def test_an_unknown_class_is_the_pods_problem(field: str, code: str) -> None:
+def test_unknown_class_is_a_problem_of_the_pod(field: str, code: str) -> None:
     assert problems(pod(f"{field}: none")) == [(code, f"spec.{field}")]
 
 
-def test_a_runtime_class_adds_its_overhead_and_where_it_is_installed() -> None:
+def test_runtime_class_adds_overhead_and_scheduling_constraints() -> None:
     found = pod("runtimeClassName: kata\nnodeSelector: {a: b}", known=KNOWN)
     assert found.shape.requests == (("cpu", 250), ("memory", 120 * 2**20), ("pods", 1))
     assert found.shape.node_selector == (("a", "b"), ("kata", "true"))
     assert found.shape.tolerations == (Toleration("kata", "Exists"),)
 
 
-def test_an_overhead_that_the_api_server_wrote_is_not_added_twice() -> None:
+def test_overhead_set_by_the_api_server_is_not_added_twice() -> None:
     assert pod("runtimeClassName: kata\noverhead: {cpu: 250m}", known=KNOWN).shape.request("cpu") == 250
 
 
@@ -185,7 +185,7 @@ def test_names_are_rfc_1123(name: str) -> None:
     assert refused.value.code == "NameInvalid"
 
 
-def test_the_node_of_a_pod_is_a_name_too() -> None:
+def test_invalid_node_name_of_a_pod_is_rejected() -> None:
     with pytest.raises(InputError) as refused:
         pod("nodeName: ../../secrets")
     assert (refused.value.code, refused.value.place) == ("NameInvalid", "file.yaml#1 spec.nodeName")

@@ -88,7 +88,7 @@ def test_equal_rows_share_one_shape_and_keep_their_order() -> None:
         ('"p,1000,1024,0,0,', "pods.csv:2"),
     ],
 )
-def test_a_wrong_pod_row_names_line_and_column(row: str, place: str) -> None:
+def test_wrong_pod_row_names_line_and_column(row: str, place: str) -> None:
     with pytest.raises(InputError) as refused:
         pods(row)
     assert (refused.value.code, refused.value.place) == ("TraceRowInvalid", place)
@@ -103,7 +103,7 @@ def test_a_wrong_pod_row_names_line_and_column(row: str, place: str) -> None:
         ("a,1000,1024,0,\n\nb,1000,1024,0\n", "nodes.csv:4 sn"),
     ],
 )
-def test_a_wrong_node_row_names_line_and_column(rows: str, place: str) -> None:
+def test_wrong_node_row_names_line_and_column(rows: str, place: str) -> None:
     with pytest.raises(InputError) as refused:
         read_nodes((NODES + rows).encode(), "nodes.csv")
     assert refused.value.place == place

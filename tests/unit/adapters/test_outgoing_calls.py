@@ -173,7 +173,7 @@ def test_no_call_is_made_without_allowed_hosts(called: list[Any]) -> None:
     assert called == []
 
 
-def test_a_host_that_is_named_for_tls_is_not_called_without(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
+def test_host_allowed_for_tls_is_not_called_over_http(monkeypatch: pytest.MonkeyPatch, called: list[Any]) -> None:
     resolving(monkeypatch, ["93.184.216.34"])
     assert refusal("http://metrics.example/", AllowedHosts(frozenset({"metrics.example"}))) == "AddressRefused"
     assert called == []

@@ -92,7 +92,7 @@ def test_tolerations() -> None:
     )  # fmt: skip
 
 
-def test_host_ports_are_those_of_containers_and_sidecars() -> None:
+def test_host_ports_of_containers_and_sidecars_are_read() -> None:
     shape = pod(
         """\
         containers: [{ports: [{containerPort: 80, hostPort: 8080}, {containerPort: 81}]}]

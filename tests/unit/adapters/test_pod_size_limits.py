@@ -8,7 +8,7 @@ from hetsched.contracts.errors import InputError
 from .reading import content, pod, pod_text
 
 
-def test_a_spec_has_a_largest_size() -> None:
+def test_oversized_pod_spec_is_rejected() -> None:
     def said(characters: int) -> str:
         return f"containers: [{{name: main, args: ['{'x' * characters}']}}]"
 
@@ -18,7 +18,7 @@ def test_a_spec_has_a_largest_size() -> None:
     assert (refused.value.code, str(MOST_SPEC_BYTES) in refused.value.message) == ("PodTooLarge", True)
 
 
-def test_the_template_of_a_controller_is_a_pod_too() -> None:
+def test_oversized_controller_template_is_rejected() -> None:
     job = f"""
         apiVersion: batch/v1
         kind: Job

@@ -117,7 +117,7 @@ def test_named_claim_is_read_of_each_pending_pod() -> None:
     assert [pod.extended_claim for pod in found if pod] == ["", "left", ""]
 
 
-def test_copies_of_one_controller_are_alike_though_each_has_a_name_a_node_and_a_token_of_its_own() -> None:
+def test_pods_of_one_controller_have_the_same_demand_key() -> None:
     copies = [
         changed("metadata.name", "web-2"),
         changed("spec.nodeName", "n2"),
@@ -140,5 +140,5 @@ def test_claims_named_after_their_pod_are_not_shared() -> None:
 
 
 @pytest.mark.parametrize("odd", ['{"spec": [1]}', '{"spec": {"containers": [1]}}', '{"spec": {"volumes": 3}}', "{}"])
-def test_other_object_matches_no_template(odd: str) -> None:
+def test_object_without_a_pod_spec_has_no_demand_key(odd: str) -> None:
     assert pod_groups.demand_key({"metadata": {}, **json.loads(odd)}, "shop") is None

@@ -61,7 +61,7 @@ def test_pod_declares_its_expected_draw() -> None:
     assert pod().shape.expected_watts is None
 
 
-def test_a_draw_that_is_no_number_is_the_pods_problem() -> None:
+def test_invalid_expected_draw_is_a_problem_of_the_pod() -> None:
     wrong = pod(annotations={"hetsched.io/expected-watts": "350W"})
     assert [(problem.code, problem.field) for problem in wrong.problems] == [
         ("ExpectedWattsInvalid", "hetsched.io/expected-watts")

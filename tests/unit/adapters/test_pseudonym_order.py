@@ -33,7 +33,7 @@ def test_more_names_than_digits_make_longer_numbers() -> None:
     assert (found["n00000"], found["n09999"]) == ("node-00001", "node-10000")
 
 
-def test_name_between_two_kept_ones_sorts_between_them() -> None:
+def test_pseudonym_between_two_kept_names_sorts_between_them() -> None:
     found = pseudonyms_of({"false", "gold", "true", "yard"}, WORDS, staying=frozenset({"false", "true"}))
     assert found == {"false": "false", "gold": "g-alias-0001", "true": "true", "yard": "u-alias-0002"}
 
@@ -43,7 +43,7 @@ def test_empty_name_has_no_pseudonym() -> None:
 
 
 @given(NAMES)
-def test_the_order_is_kept(names: set[str]) -> None:
+def test_order_is_preserved(names: set[str]) -> None:
     found = pseudonyms_of(names)
     assert sorted(names, key=found.__getitem__) == sorted(names)
     assert len(set(found.values())) == len(names)
@@ -58,7 +58,7 @@ def test_order_is_kept_around_unchanged_names(names: set[str], staying: set[str]
 
 
 @given(NAMES)
-def test_pseudonyms_are_those_of_any_names_in_this_order(names: set[str]) -> None:
+def test_pseudonyms_depend_only_on_the_order_of_names(names: set[str]) -> None:
     others = {f"x{place:04}": name for place, name in enumerate(sorted(names))}
     found, same = pseudonyms_of(names), pseudonyms_of(set(others))
     assert {others[name]: pseudonym for name, pseudonym in same.items()} == found

@@ -47,7 +47,7 @@ status: {status}
 
 
 @pytest.mark.parametrize("group", ["scheduling.x-k8s.io", "scheduling.sigs.k8s.io"])
-def test_a_quota_of_either_group(group: str) -> None:
+def test_quota_of_either_api_group_is_read(group: str) -> None:
     content = read(QUOTA.format(group=group, name="q", namespace="team"))
     assert content.quotas == (
         ElasticQuota("team", "q", (("cpu", 4000), ("memory", 8 * GIB)), (("cpu", 6000),)),
@@ -55,7 +55,7 @@ def test_a_quota_of_either_group(group: str) -> None:
     assert read(write_cluster(content).decode()) == content
 
 
-def test_a_namespace_has_one_quota() -> None:
+def test_second_quota_of_a_namespace_is_rejected() -> None:
     text = "".join(QUOTA.format(group="scheduling.x-k8s.io", name=name, namespace="team") for name in "ab")
     with pytest.raises(InputError, match="already has a quota") as caught:
         read(text)
@@ -82,7 +82,7 @@ def test_status_of_a_budget_precedes_its_spec() -> None:
 
 
 @pytest.mark.parametrize("spec", ["minAvailable: half", "minAvailable: 101%", "minAvailable: 1, maxUnavailable: 1"])
-def test_a_wrong_budget_is_refused(spec: str) -> None:
+def test_invalid_budget_is_rejected(spec: str) -> None:
     with pytest.raises(InputError):
         budget(spec)
 
@@ -93,7 +93,7 @@ def test_budget_export_round_trip() -> None:
     assert read(write_cluster(content).decode()) == content
 
 
-def test_a_pod_preempts_as_its_class_does_unless_it_says_otherwise() -> None:
+def test_preemption_policy_of_the_pod_precedes_its_class() -> None:
     text = """
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
@@ -115,7 +115,7 @@ spec: {{{cls}{said}containers: [{{name: c, image: i}}]}}
     assert read(write_cluster(content).decode()) == content
 
 
-def test_a_pod_that_the_kubelet_runs_from_a_file_cannot_be_evicted() -> None:
+def test_static_pod_cannot_be_evicted() -> None:
     text = """
 apiVersion: v1
 kind: Pod

@@ -101,7 +101,7 @@ def test_unreadable_line_is_a_failure_without_skipped_events(broken: bytes) -> N
     assert waits == [1.0]
 
 
-def test_a_list_that_cannot_be_read_is_asked_for_again() -> None:
+def test_unreadable_list_is_requested_again() -> None:
     events, asked, _ = run_script(msgspec.DecodeError("cut short"), LISTED)
     assert keys(events) == ["Failed", "Upserted n1", "Upserted n2", "Synced"]
     assert asked == ["list", "list", "10"]

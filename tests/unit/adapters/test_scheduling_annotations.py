@@ -75,28 +75,28 @@ def test_expected_use_is_kept_in_base_units() -> None:
         ({}, "schedulerName: default-scheduler", "", ""),
     ],
 )
-def test_the_policy_is_named_by_annotation_before_scheduler_name(
+def test_policy_annotation_precedes_the_scheduler_name(
     annotations: dict[str, str], spec: str, policy: str, rule: str
 ) -> None:
     found = pod(spec, annotations=annotations)
     assert (found.policy, found.policy_rule) == (policy, rule)
 
 
-def test_a_scheduler_name_without_a_policy_is_the_pods_problem() -> None:
+def test_scheduler_name_without_a_policy_is_a_problem_of_the_pod() -> None:
     assert problems(pod("schedulerName: hetsched-")) == [("PolicyNameInvalid", "spec.schedulerName")]
 
 
-def test_a_gang_states_its_size_in_labels() -> None:
+def test_gang_size_is_read_from_labels() -> None:
     labels = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
     assert pod(labels=labels).gang == GangMember("g", 3)
 
 
-def test_a_gang_with_a_wrong_size_is_the_pods_problem() -> None:
+def test_invalid_gang_size_is_a_problem_of_the_pod() -> None:
     labels = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "all"}
     assert problems(pod(labels=labels)) == [("GangInvalid", "pod-group.scheduling.sigs.k8s.io/min-available")]
 
 
-def test_a_gang_finds_its_size_in_the_pod_group_of_its_namespace() -> None:
+def test_gang_size_is_read_from_the_pod_group_of_the_namespace() -> None:
     groups = content(
         """\
         {apiVersion: scheduling.x-k8s.io/v1alpha1, kind: PodGroup, metadata: {name: g}, spec: {minMember: 4}}
@@ -126,7 +126,7 @@ def test_gang_has_timeout_and_resources_of_its_pod_group() -> None:
     assert pod(labels={"scheduling.x-k8s.io/pod-group": "g"}, known=groups).gang == found
 
 
-def test_a_gang_named_in_the_older_label_may_have_a_pod_group() -> None:
+def test_gang_in_the_older_label_uses_its_pod_group() -> None:
     group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}}
     groups = content(msgspec.json.encode({**group, "spec": {"minMember": 4}}).decode())
     name = "pod-group.scheduling.sigs.k8s.io/name"

@@ -93,7 +93,7 @@ def test_storage_equals_its_objects() -> None:
     assert found.nodes[0].attach_limits == {"csi.example.org": 3}
 
 
-def test_a_claim_that_names_a_volume_has_it_once_it_is_bound() -> None:
+def test_claim_has_its_volume_only_when_bound() -> None:
     text = """\
         apiVersion: v1
         kind: PersistentVolumeClaim
@@ -135,7 +135,7 @@ def test_pods_name_claims_or_have_ephemeral_ones() -> None:
     assert found.shape.claims == (ClaimUse("data"), ClaimUse("p-b", ClaimRequest("fast")))
 
 
-def test_each_pod_of_a_stateful_set_has_claims_of_its_own() -> None:
+def test_stateful_set_pods_have_separate_claims() -> None:
     found = content(
         """\
         apiVersion: apps/v1
@@ -177,13 +177,13 @@ def test_export_round_trip() -> None:
         ("PersistentVolumeClaim", "selector: {matchLabels: [a]}", "spec.selector.matchLabels"),
     ],
 )
-def test_a_wrong_object_is_refused_with_its_field(kind: str, spec: str, place: str) -> None:
+def test_invalid_object_is_rejected_with_its_field(kind: str, spec: str, place: str) -> None:
     with pytest.raises(InputError) as refusal:
         content(f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: a}}\nspec:\n  {spec}\n")
     assert refusal.value.place == f"file.yaml#1 {place}"
 
 
-def test_a_claim_without_a_name_is_refused() -> None:
+def test_claim_without_a_name_is_rejected() -> None:
     with pytest.raises(InputError) as refusal:
         pod("volumes: [{name: a, persistentVolumeClaim: {}}]")
     assert refusal.value.code == "NameInvalid"

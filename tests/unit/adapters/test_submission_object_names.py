@@ -12,12 +12,12 @@ def ready(text: str, identity: str = "build-17") -> list[ObjectToCreate]:
     return wanted(text.encode(), workload="w-1", identity=identity, scheduler_name="hetsched")
 
 
-def test_the_same_submission_has_the_same_names() -> None:
+def test_names_are_stable_for_one_submission() -> None:
     assert ready(MADE)[0].name == ready(MADE)[0].name
     assert ready(MADE)[0].name.startswith("ci-")
 
 
-def test_another_submission_has_others() -> None:
+def test_names_differ_between_submissions() -> None:
     assert ready(MADE)[0].name != ready(MADE, "build-18")[0].name
 
 

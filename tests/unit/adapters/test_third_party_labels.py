@@ -119,7 +119,7 @@ def test_annotation_does_not_exceed_the_request() -> None:
             held_by_koordinator({"scheduling.koordinator.sh/resource-status": text}, {"cpu": 2000})
 
 
-def test_a_running_pod_of_koordinators_keeps_its_card() -> None:
+def test_running_koordinator_pod_keeps_its_gpu() -> None:
     pod = {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "p", "namespace": "default", "annotations": HELD},

@@ -114,7 +114,7 @@ def test_cpus_reserved_by_number_depend_on_the_kubelet_version(number: int | Non
     assert sum(zone.allocatable["cpu"] for zone in found.zones) == 7000
 
 
-def test_a_socket_that_is_unknown_of_one_cpu_is_unknown() -> None:
+def test_sockets_are_unknown_if_one_cpu_has_no_socket() -> None:
     cpus = (MachineCpu(0, 0, 0, 0, "0"), MachineCpu(1, 1, None, 0, "1"))
     report = AgentReport("n", MachineIsa("x86", None), (MachineZone(0, "0-1", 1024),), cpus, None)
     found = node_facts(report).numa

@@ -165,7 +165,7 @@ CONDITIONAL: dict[str, tuple[Plain, tuple[str, ...], Any]] = {
 
 
 @pytest.mark.parametrize("case", CONDITIONAL)
-def test_field_that_counts_together_with_another_has_its_effect(case: str) -> None:
+def test_dependent_field_has_its_effect(case: str) -> None:
     plain, path, value = CONDITIONAL[case]
     resource = NODES if plain["metadata"]["name"] == "n1" else PODS
     before, after = (json.dumps(item).encode() for item in (plain, with_value(plain, path, value)))
@@ -197,7 +197,7 @@ def test_drawn_objects_are_read_as_the_whole_objects(objects: list[Plain], odd: 
         (("status",), [], "status"),
     ],
 )
-def test_object_of_another_shape_is_quarantined_with_its_field(path: Any, value: Any, place: str) -> None:
+def test_malformed_object_is_quarantined_with_its_field(path: Any, value: Any, place: str) -> None:
     store = InformerStore()
     store.feed(PODS, Upserted("shop/web-1", json.dumps(with_value(POD, path, value)).encode()))
 
@@ -216,7 +216,7 @@ def test_fields_that_are_not_read_are_skipped() -> None:
     assert msgspec.json.decode(typed_objects.node_fields(json.dumps(node).encode())) == NODE
 
 
-def test_node_is_read_again_only_for_another_value_of_a_field_that_is_read() -> None:
+def test_node_is_parsed_again_only_after_a_relevant_change() -> None:
     store = InformerStore()
     seen = []
     for version, cpu in ((1, "8"), (2, "8"), (3, "many"), (4, "many"), (5, "8")):

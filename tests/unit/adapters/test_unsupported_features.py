@@ -11,7 +11,7 @@ from tests.unit.adapters.reading import pod, problems
         ("workloadRef: {name: a, podGroup: b, podGroupReplicaKey: c}", "spec.workloadRef.podGroupReplicaKey"),
     ],
 )  # fmt: skip
-def test_a_pod_that_needs_them_is_refused_with_the_field(spec: str, field: str) -> None:
+def test_unsupported_feature_is_a_problem_with_its_field(spec: str, field: str) -> None:
     assert problems(pod(spec)) == [("FeatureNotSupported", field)]
 
 

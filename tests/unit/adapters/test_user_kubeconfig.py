@@ -231,7 +231,7 @@ def test_missing_current_context_is_named(tmp_path: Path, server: ListServer) ->
 
 
 @pytest.mark.parametrize("text", ["{apiVersion: v1, kind: Pod}\n", "{apiVersion: v1, kind: Node}\n---\n" * 2])
-def test_a_file_that_is_no_kubeconfig_is_named_with_a_remedy(tmp_path: Path, text: str) -> None:
+def test_malformed_kubeconfig_is_named_with_a_hint(tmp_path: Path, text: str) -> None:
     path = tmp_path / "nodes.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as error:

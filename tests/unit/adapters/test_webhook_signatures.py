@@ -32,14 +32,14 @@ def receiver() -> ModuleType:
     return module
 
 
-def test_the_signature_is_that_of_the_standards_own_example() -> None:
+def test_signature_equals_the_standard_webhooks_example() -> None:
     made = signature(
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
     )
     assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_a_secret_is_256_bits_and_like_no_other() -> None:
+def test_secret_has_256_bits_and_is_unique() -> None:
     secrets = {new_secret() for _ in range(100)}
     assert len(secrets) == 100
     # 32 bytes are 44 characters of base64.
@@ -86,7 +86,7 @@ def test_other_body_and_old_timestamp_are_rejected(receiver: ModuleType) -> None
     assert receiver.verified(secret, headers, BODY, now=now + 301) is None
 
 
-def test_the_documented_receiver_runs() -> None:
+def test_documented_receiver_verifies_deliveries() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     secret = new_secret()

@@ -80,7 +80,7 @@ def test_unchanged_object_is_not_written(tmp_path: Path) -> None:
     assert write.body["metadata"]["ownerReferences"][0]["uid"] == "u2"
 
 
-def test_a_kind_that_is_not_served_is_not_written(tmp_path: Path) -> None:
+def test_unserved_kind_is_not_written(tmp_path: Path) -> None:
     facts = facts_of("intel-2p2n-16c-nvme-mic", tmp_path)
     assert plan(PublishedNode(NODE), AcceptedNodeFacts(facts), ServedKinds(topologies=False)) == ([], [])
 
