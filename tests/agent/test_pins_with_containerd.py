@@ -178,7 +178,7 @@ def test_agent_reconnects_to_a_restarted_runtime(runtime: Containerd, pinner: Pi
     assert on(main) == {ONLINE[0]}
 
 
-def test_the_agent_itself_is_killed_and_started_again_without_its_control_plane(
+def test_pins_survive_agent_kills_without_the_control_plane(
     runtime: Containerd, pinner: Pinner, tmp_path: Path
 ) -> None:
     main = runtime.container(runtime.pod("own", signed("uid-own", MINE)))

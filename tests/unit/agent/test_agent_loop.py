@@ -138,7 +138,7 @@ class Meter:
         return self.news.pop(0) if self.news else None
 
 
-def test_steal_is_reported_at_once_without_another_read(tmp_path: Path) -> None:
+def test_steal_is_reported_without_reading_facts_again(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     lent = (MachineZone(0, "0-7", steal_ratio=0.3, offline_capacity_millis=5600),)
     machine.agent = Agent(
@@ -179,7 +179,7 @@ def test_pinning_continues_without_a_control_plane(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("superseded", "code"), [(True, 4), (False, 1)])
-def test_an_agent_that_cannot_report_any_more_ends(machine: Machine, superseded: bool, code: int) -> None:
+def test_agent_exits_when_its_sender_stopped(machine: Machine, superseded: bool, code: int) -> None:
     class Ended(RecordingSender):
         alive = False
 
@@ -238,13 +238,13 @@ def test_token_and_token_file_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize("server", ["ftp://x", "x", "http://", "http://u:p@x", "http://x:99999", "http://x?a"])
-def test_a_wrong_server_is_refused(server: str) -> None:
+def test_invalid_server_address_is_rejected(server: str) -> None:
     with pytest.raises(InputError) as caught:
         _check(server)
     assert caught.value.code == "ServerInvalid"
 
 
-def test_sigterm_ends_it(tmp_path: Path) -> None:
+def test_sigterm_ends_the_agent(tmp_path: Path) -> None:
     (tmp_path / "root/sys").mkdir(parents=True)
     environment = {**os.environ, "HETSCHED_AGENT_STATE": str(tmp_path / "state"), "NODE_NAME": "n1"}
     command = [sys.executable, "-m", "hetsched.agent", "--root", str(tmp_path / "root")]

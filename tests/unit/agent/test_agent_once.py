@@ -39,7 +39,7 @@ def lscpu(*options: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_document_has_the_contracts_fields(report: dict[str, Any]) -> None:
+def test_document_has_the_fields_of_the_contract(report: dict[str, Any]) -> None:
     fields = {"node", "isa", "zones", "cpus", "gpus", "kubelet", "usage", "problems"}
     assert fields <= report.keys()
     assert {"family", "canonical", "sources", "emulated"} <= report["isa"].keys()
@@ -49,7 +49,7 @@ def test_the_document_has_the_contracts_fields(report: dict[str, Any]) -> None:
         assert report[part] is not None or report["problems"], part
 
 
-def test_features_are_those_that_lscpu_and_the_kernel_show(report: dict[str, Any]) -> None:
+def test_features_equal_the_flags_of_lscpu(report: dict[str, Any]) -> None:
     rows = {row["field"]: row["data"] for row in lscpu("-J")["lscpu"]}
     if report["isa"]["family"] not in ("x86", "arm"):
         pytest.skip("lscpu lists flags on x86 and Arm only")
@@ -118,7 +118,7 @@ def test_invalid_options_are_reported_once(arguments: tuple[str, ...], message: 
     assert "Traceback" not in done.stderr
 
 
-def test_the_agent_is_small_with_grpc_and_nvml_loaded(figures: dict[str, object]) -> None:
+def test_agent_memory_is_bounded_with_grpc_and_nvml(figures: dict[str, object]) -> None:
     script = """
 import sys
 from pathlib import Path
@@ -140,7 +140,7 @@ print(sorted(too_much), rows["VmRSS"].split()[0])
     assert int(kibibytes) / 1024 <= RSS_LIMIT_MIB
 
 
-def test_the_command_does_not_load_the_other_commands() -> None:
+def test_agent_command_does_not_load_other_commands() -> None:
     script = (
         "import sys; sys.argv[1:] = ['agent', '--once']; from hetsched.cli.__main__ import main\n"
         "try: main()\nexcept SystemExit: pass\n"

@@ -37,7 +37,7 @@ def problems(root: Path, shared: str, config: str = CONFIG, **exclusive: str) ->
     return [(problem.code, problem.message.partition("CPUs ")[2].partition(" ")[0]) for problem in tree.problems]
 
 
-def test_a_consistent_checkpoint_has_no_problems(tmp_path: Path) -> None:
+def test_consistent_checkpoint_has_no_problems(tmp_path: Path) -> None:
     assert problems(tmp_path, "0-3,6-7", a="4-5") == []
     # Under strict-cpu-reservation the reserved CPUs are in no set.
     assert problems(tmp_path, "2-3,6-7", STRICT, a="4-5") == []
@@ -53,12 +53,12 @@ def test_reserved_cpus_in_exclusive_use_are_reported(tmp_path: Path) -> None:
     assert problems(tmp_path, "0,2-5", a="1,6-7") == [("KubeletReservedExclusive", "1")]
 
 
-def test_reserved_cpus_in_the_shared_pool_are_reported_where_reservation_is_strict(tmp_path: Path) -> None:
+def test_strict_reservation_reports_reserved_cpus_in_the_shared_pool(tmp_path: Path) -> None:
     assert problems(tmp_path, "1-7", STRICT) == [("KubeletReservedShared", "1")]
     assert problems(tmp_path, "0-7", CONFIG) == []
 
 
-def test_an_empty_shared_pool_is_reported_while_cpus_are_exclusive(tmp_path: Path) -> None:
+def test_empty_shared_pool_with_exclusive_cpus_is_reported(tmp_path: Path) -> None:
     assert problems(tmp_path, "", STRICT, a="2-7") == [("KubeletSharedEmpty", "2-7")]
 
 

@@ -49,7 +49,7 @@ def test_silent_runtime_times_out(tmp_path: Path) -> None:
     server.close()
 
 
-def test_other_protocol_is_a_failure(tmp_path: Path) -> None:
+def test_http_response_is_a_failure(tmp_path: Path) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "odd.sock"))
     server.listen()

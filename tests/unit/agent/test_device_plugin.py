@@ -113,7 +113,7 @@ def test_plugin_registers_and_lists_its_gpus(scene: Scene) -> None:
     }  # fmt: skip
 
 
-def test_a_container_gets_the_granted_card_and_the_kubelet_counts_the_same_one(scene: Scene) -> None:
+def test_container_gets_the_granted_gpu_and_the_kubelet_counts_it(scene: Scene) -> None:
     scene.source.known = [grant("a", 2)]
     (answer,) = scene.kubelet.admit("a", 1)
     assert visible(answer) == "GPU-2"
@@ -246,7 +246,7 @@ def test_init_container_releases_its_gpu(scene: Scene) -> None:
     assert visible(scene.kubelet.admit("b", 1)[0]) == "GPU-1"
 
 
-def test_a_pod_without_a_grant_is_refused(scene: Scene) -> None:
+def test_pod_without_a_grant_is_rejected(scene: Scene) -> None:
     with pytest.raises(Refused, match="grant for 1 nvidia"):
         scene.kubelet.admit("stranger", 1)
     assert scene.source.asked > 0
@@ -282,7 +282,7 @@ def test_unhealthy_gpu_is_listed_and_never_allocated(scene: Scene) -> None:
     assert visible(scene.kubelet.admit("a", 1)[0]) == "GPU-2"
 
 
-def test_a_kubelet_that_restarts_is_registered_with_again(scene: Scene) -> None:
+def test_plugin_registers_again_after_a_kubelet_restart(scene: Scene) -> None:
     scene.source.known = [grant("a", 2), grant("b", 0)]
     scene.kubelet.admit("a", 1)
     scene.kubelet.restart()
@@ -386,7 +386,7 @@ def test_shares_of_one_card_are_slots_with_limits(tmp_path: Path) -> None:
         scene.close()
 
 
-def test_a_whole_card_is_not_limited(tmp_path: Path) -> None:
+def test_whole_gpu_is_not_limited(tmp_path: Path) -> None:
     scene = Scene(tmp_path, slicing_directory="/opt/vgpu")
     try:
         scene.source.known = [grant("a", 1)]

@@ -64,7 +64,7 @@ def test_agent_predicts_which_programs_qemu_runs(tmp_path: Path) -> None:
 
 
 @needs_qemu
-def test_every_trial_program_has_its_named_instruction(tmp_path: Path) -> None:
+def test_trial_programs_contain_their_named_instructions(tmp_path: Path) -> None:
     # Instructions that this assembler does not know are left out; it knows most.
     source = Path(trials.__file__).read_text()
     said = dict(re.findall(r'^    "(\w+)": \(.*\),  # (.*)$', source, re.MULTILINE))
@@ -92,7 +92,7 @@ def assembled(folder: Path, march: str, text: str) -> bytes | None:
 
 
 @needs_qemu
-def test_the_cost_is_measured_against_the_machine_itself() -> None:
+def test_slowdown_is_relative_to_native_execution() -> None:
     cost = trials.slowdown(QEMU, "riscv64")
     native = os.uname().machine in ("x86_64", "aarch64", "riscv64")
     assert (cost is not None) is native
@@ -101,7 +101,7 @@ def test_the_cost_is_measured_against_the_machine_itself() -> None:
 
 @needs_qemu
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_other_emulators_report_their_own_features(machine: str) -> None:
+def test_x86_and_arm_emulators_report_their_features(machine: str) -> None:
     isa = trials.emulated_isa(f"/usr/bin/qemu-{machine}-static", machine)
     assert isa is not None
     # QEMU 7.2 and later show their largest model by default.
@@ -116,7 +116,7 @@ def test_program_that_is_no_emulator_is_rejected() -> None:
         assert trials.slowdown("/bin/false", machine) is None
 
 
-def test_another_machines_entries_offer_the_least_at_an_unknown_cost(tmp_path: Path) -> None:
+def test_untried_emulator_offers_its_minimum_at_unknown_cost(tmp_path: Path) -> None:
     tree = Tree(write(tmp_path, {f"{BINFMT}/status": "enabled\n", f"{BINFMT}/qemu-riscv64": binfmt()}))
     (offer,) = probe_emulation(tree)
     assert (offer.by, offer.version, offer.slowdown) == (QEMU, None, None)
@@ -134,7 +134,7 @@ def test_another_machines_entries_offer_the_least_at_an_unknown_cost(tmp_path: P
         ("enabled\n", binfmt(machine="28")),  # 32-bit Arm
     ],
 )
-def test_an_entry_that_containers_cannot_use_offers_nothing(tmp_path: Path, status: str, entry: str) -> None:
+def test_entry_without_container_support_offers_nothing(tmp_path: Path, status: str, entry: str) -> None:
     tree = Tree(write(tmp_path, {f"{BINFMT}/status": status, f"{BINFMT}/qemu-riscv64": entry}))
     assert probe_emulation(tree) == ()
 
@@ -146,7 +146,7 @@ def test_broken_entry_is_reported_and_the_others_are_kept(tmp_path: Path) -> Non
     assert [problem.code for problem in tree.problems][:2] == ["BinfmtMalformed", "FileNotText"]
 
 
-def test_a_cross_toolchain_is_named_by_its_target(tmp_path: Path) -> None:
+def test_cross_toolchain_is_reported_by_its_target(tmp_path: Path) -> None:
     names = ("riscv64-unknown-linux-gnu-gcc", "aarch64-linux-gnu-gcc", "riscv64-unknown-linux-gnu-ld", "notes.txt")
     tree = Tree(write(tmp_path, {f"opt/RISCV/bin/{name}": "" for name in names}))
     assert probe_isa(tree).cross == ("armv8.0-a", "rv64imafdc_zicsr_zifencei")
@@ -155,7 +155,7 @@ def test_a_cross_toolchain_is_named_by_its_target(tmp_path: Path) -> None:
 
 @needs_qemu
 @pytest.mark.parametrize("seen", [True, False], ids=["interpreter", "as in a container"])
-def test_a_kernel_with_the_entry_runs_the_programs_that_the_agent_names(tmp_path: Path, seen: bool) -> None:
+def test_kernel_with_the_entry_runs_the_reported_programs(tmp_path: Path, seen: bool) -> None:
     """A user namespace has its own binfmt_misc since Linux 6.7, so the machine is not changed."""
     runs, breaks = (
         built(tmp_path, "rv64gc_zba", PROGRAMS["rv64gc_zba"]),

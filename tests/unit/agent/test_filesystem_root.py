@@ -27,7 +27,7 @@ def codes(tree: Tree) -> list[str]:
     return [problem.code for problem in tree.problems]
 
 
-def test_a_link_inside_is_followed(root: Path) -> None:
+def test_link_inside_the_root_is_followed(root: Path) -> None:
     (root / "sys/real").mkdir()
     (root / "sys/real/value").write_text("7\n")
     (root / "sys/relative").symlink_to("./real")
@@ -66,7 +66,7 @@ def test_pipe_without_a_writer_does_not_block(root: Path) -> None:
     assert codes(tree) == ["FileNotRegular"]
 
 
-def test_a_sparse_gigabyte_is_refused(root: Path) -> None:
+def test_sparse_gigabyte_file_is_rejected(root: Path) -> None:
     with (root / "value").open("wb") as file:
         file.truncate(2**30)
     tree = Tree(root)
@@ -74,7 +74,7 @@ def test_a_sparse_gigabyte_is_refused(root: Path) -> None:
     assert codes(tree) == ["FileTooLarge"]
 
 
-def test_a_file_at_the_limit_is_read(root: Path) -> None:
+def test_file_at_the_size_limit_is_read(root: Path) -> None:
     (root / "value").write_text("x" * MAX_BYTES)
     assert Tree(root).text("value") == "x" * MAX_BYTES
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "hetsched/agent/rpc"
 
 
-def test_generating_them_again_changes_nothing(tmp_path: Path) -> None:
+def test_generated_modules_equal_protoc_output(tmp_path: Path) -> None:
     protos = sorted(str(path.relative_to(ROOT)) for path in FOLDER.glob("*.proto"))
     made = [sys.executable, "-m", "grpc_tools.protoc", "-I", ".", f"--python_out={tmp_path}", *protos]
     subprocess.run(made, cwd=ROOT, check=True)

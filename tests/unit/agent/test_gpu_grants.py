@@ -111,7 +111,9 @@ def test_deleted_pod_leaves_no_grant(plane: ControlPlane) -> None:
     assert [grant.uid for grant in plane.source.grants()] == ["b"]
 
 
-def test_the_report_names_cards_and_not_slots(keeper: CardKeeper, kubelet: Kubelet, plane: ControlPlane) -> None:
+def test_report_names_gpus_instead_of_kubelet_devices(
+    keeper: CardKeeper, kubelet: Kubelet, plane: ControlPlane
+) -> None:
     plane.granted = [allocation("a", 1)]
     kubelet.admit("a", 1, insisting_on=("GPU-0",))
     assert kubelet.given["a"]["c0"]["nvidia.com/gpu"] == ("GPU-0",)

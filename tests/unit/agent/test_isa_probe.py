@@ -37,7 +37,7 @@ def test_riscv_board_has_its_extensions_and_no_draft(tmp_path: Path, board: str)
 
 
 @pytest.mark.parametrize("machine", OTHERS)
-def test_another_machine_has_a_level_and_features(tmp_path: Path, machine: str) -> None:
+def test_x86_and_arm_machines_have_level_and_features(tmp_path: Path, machine: str) -> None:
     text, family, level = OTHERS[machine]
     found, problems = probed(tmp_path, {"proc/cpuinfo": f"processor : 0\n{text}"})
     assert (found.family, found.level) == (family, level)
@@ -95,14 +95,14 @@ def test_exact_device_tree_list_replaces_missing_cpuinfo(tmp_path: Path) -> None
     assert problems == ["IsaSourceMissing", "IsaFromSecondSource"]
 
 
-def test_a_cpu_that_is_disabled_does_not_count(tmp_path: Path) -> None:
+def test_disabled_cpu_is_ignored(tmp_path: Path) -> None:
     # The monitor core of FU740 has neither floating point nor an MMU, and Linux never runs there.
     cpus = ({"riscv,isa": "rv64imac", "status": "disabled"}, {"riscv,isa": "rv64imafdc", "status": "okay"})
     found, _ = probed(tmp_path, device_tree(*cpus))
     assert found.canonical == "rv64imafdc"
 
 
-def test_the_older_place_of_the_device_tree_is_read(tmp_path: Path) -> None:
+def test_device_tree_under_proc_is_read(tmp_path: Path) -> None:
     write(tmp_path, device_tree({"riscv,isa": "rv64imafdc"}))
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/device-tree").symlink_to("/sys/firmware/devicetree/base")
@@ -119,7 +119,7 @@ def test_unrecognised_text_leaves_the_machine_unknown(tmp_path: Path, text: str)
     assert problems[-1] == "IsaUnknown"
 
 
-def test_another_machines_tree_is_never_mixed_with_this_machine(tmp_path: Path) -> None:
+def test_root_option_does_not_read_this_machine(tmp_path: Path) -> None:
     found, _ = probed(tmp_path, {"proc/cpuinfo": cpuinfo(VISIONFIVE)})
     assert [source.source for source in found.sources] == ["/proc/cpuinfo"]
     assert (found.emulated, found.cross) == ((), ())

@@ -67,7 +67,7 @@ def cpus(cores: int, threads: int = 2, zones: int = 1, sockets: int = 1) -> tupl
 # -- configuration -----------------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_is_read(tmp_path: Path) -> None:
+def test_configuration_is_read(tmp_path: Path) -> None:
     tree = kubelet(tmp_path, config=CONFIG)
     assert found(tree) == KubeletState(
         "static",
@@ -110,7 +110,7 @@ def test_missing_value_has_the_kubelets_default(tmp_path: Path) -> None:
         "cpuManagerPolicy: a: b", "cpuManagerPolicy: *p", "cpuManagerPolicy: 'it''s'",
     ],
 )  # fmt: skip
-def test_other_yaml_is_unknown_and_not_guessed(tmp_path: Path, line: str) -> None:
+def test_unsupported_yaml_gives_unknown_values(tmp_path: Path, line: str) -> None:
     tree = kubelet(tmp_path, config=f"kind: KubeletConfiguration\n{line}\ntopologyManagerScope: pod")
     state = found(tree)
     assert (state.cpu_manager_policy, state.topology_manager_scope) == (None, "pod")
@@ -128,7 +128,7 @@ def test_options_in_another_form_are_unknown(tmp_path: Path, options: str) -> No
     "text",
     ["kind: Pod", "- a", "a: b\n---\nc: d", "{", "[]", "cpuManagerPolicy static", "%YAML 1.2", '{"kind": "Pod"}'],
 )
-def test_another_document_is_no_configuration(tmp_path: Path, text: str) -> None:
+def test_document_of_another_kind_is_rejected(tmp_path: Path, text: str) -> None:
     tree = kubelet(tmp_path, config=text)
     assert found(tree) == KubeletState()
     assert codes(tree) == ["KubeletConfigUnreadable", "KubeletUnknown"]
@@ -237,7 +237,7 @@ def test_unreadable_state_file_is_reported(tmp_path: Path, state: object) -> Non
     assert codes(tree) == ["KubeletStateUnreadable", "KubeletUnknown"]
 
 
-def test_the_memory_managers_policy_is_read(tmp_path: Path) -> None:
+def test_memory_manager_policy_is_read(tmp_path: Path) -> None:
     put(tmp_path, f"{FOLDER}/memory_manager_state", '{"policyName":"Static","machineState":{},"checksum":1}')
     assert found(Tree(tmp_path)).memory_manager_policy == "Static"
 
@@ -270,13 +270,13 @@ def test_unreadable_memory_state_is_reported_and_unknown(tmp_path: Path, state: 
     assert "KubeletStateUnreadable" in codes(tree)
 
 
-def test_a_machine_without_a_kubelet_has_none(tmp_path: Path) -> None:
+def test_machine_without_a_kubelet_has_no_kubelet_state(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     assert probe_kubelet(tree) is None
     assert codes(tree) == ["NoKubelet"]
 
 
-def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_the_files(tmp_path: Path) -> None:
     tree = kubelet(tmp_path, config=CONFIG)
     before = kubelet_fingerprint(tree)
     assert kubelet_fingerprint(tree) == before

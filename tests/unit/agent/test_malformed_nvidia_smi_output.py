@@ -116,18 +116,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_document_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_hostile_document_is_rejected(data: bytes, tmp_path: Path) -> None:
     cards, problems = read(data, tmp_path)
     assert cards == ()  # the text for an empty PCI bus
     assert [problem for problem in problems if problem.startswith("NvidiaDocumentUnreadable")]
 
 
-def test_a_document_of_no_cards(tmp_path: Path) -> None:
+def test_document_without_gpus(tmp_path: Path) -> None:
     assert read(b"<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>", tmp_path) == ((), [])
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_document_never_raises(seed: int, tmp_path: Path) -> None:
+def test_damaged_document_raises_no_exception(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     data = bytearray(document(chance.choice(["telegraf-a100-sxm4-v12", "qx-t4"])))
     for _ in range(chance.choice([1, 3, 20])):

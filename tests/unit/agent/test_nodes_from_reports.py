@@ -27,7 +27,7 @@ def state_of(report: NodeReport) -> ClusterState:
 
 
 @pytest.mark.parametrize("name", names("sysfs", ".json"))
-def test_every_machine_is_a_node_with_its_zones(tmp_path: Path, name: str) -> None:
+def test_machine_becomes_a_node_with_its_zones(tmp_path: Path, name: str) -> None:
     document = machine("sysfs", name)
     report = facts(trees.built(tmp_path, document))
     online = {cpu["cpu"] for cpu in document["cpus"] if cpu["online"] != "0"}
@@ -83,7 +83,7 @@ def test_reserved_cpus_and_policies_reach_the_engine(tmp_path: Path) -> None:
     assert state.columns.field("zone_cpus_usable")[:, 0].tolist() == [9, 9, 10, 10]
 
 
-def test_a_real_dump_is_a_node_from_its_own_files(tmp_path: Path) -> None:
+def test_sparse_machine_becomes_a_node_with_its_zones(tmp_path: Path) -> None:
     report = facts(trees.unpacked(tmp_path, "48amd64-4pa2n6c-sparse"))
     assert report.numa is not None
     assert [zone.name for zone in report.numa.zones][3:6] == ["node-33", "node-34", "node-45"]

@@ -87,7 +87,7 @@ def test_cards_that_a_switch_joins(
     assert ("CardNotInTable" in codes) == (cores is None)
 
 
-def test_the_zone_is_that_of_the_pci_device(tmp_path: Path) -> None:
+def test_zone_is_that_of_the_pci_device(tmp_path: Path) -> None:
     for bus in H100:
         pci_device(tmp_path, f"0000:{bus}:00.0", "0x030200", "0x10de", numa_node=0 if bus < "97" else 1)
     cards, codes = read("qx-h100", tmp_path)

@@ -56,7 +56,7 @@ def test_amd_driver_reports_its_gpus(tmp_path: Path) -> None:
     assert tree.problems == []
 
 
-def test_the_form_of_amds_board_is_no_other_model(tmp_path: Path) -> None:
+def test_amd_board_form_factor_keeps_the_gpu_model(tmp_path: Path) -> None:
     pci_device(
         tmp_path, "0000:43:00.0", "0x120000", "0x1002", driver="amdgpu",
         mem_info_vram_total=str(196592 * 2**20), product_name="AMD Instinct MI300X OAM",
@@ -65,7 +65,7 @@ def test_the_form_of_amds_board_is_no_other_model(tmp_path: Path) -> None:
     assert (card.model, card.memory_mib, card.cores) == ("AMD Instinct MI300X OAM", 196592, 19456)
 
 
-def test_without_a_driver_a_card_is_there_and_unknown(tmp_path: Path) -> None:
+def test_gpu_without_a_driver_is_listed_with_unknown_facts(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:17:00.0", "0x030200", "0x10de", numa_node=1)
     pci_device(tmp_path, "0000:03:00.0", "0x030000", "0x1a03")  # the display of a server board
     pci_device(tmp_path, "0000:02:00.0", "0x020000", "0x10de")  # no display at all
@@ -78,7 +78,7 @@ def test_without_a_driver_a_card_is_there_and_unknown(tmp_path: Path) -> None:
     ]
 
 
-def test_nvidias_procfs_names_a_card_and_its_uuid(tmp_path: Path) -> None:
+def test_nvidia_procfs_gives_model_and_uuid(tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:17:00.0", "0x030200", "0x10de", driver="nvidia")
     information = "Model: \t\t NVIDIA L4\nIRQ:   \t\t 100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\n"
     put(tmp_path, {"proc/driver/nvidia/gpus/0000:17:00.0/information": information})
@@ -98,13 +98,13 @@ def test_gpu_lost_by_its_driver_is_unhealthy(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_machine_without_a_bus_or_a_driver_is_unknown(tmp_path: Path) -> None:
+def test_machine_without_a_pci_bus_has_unknown_gpus(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     assert probe_cards(tree) is None
     assert [problem.code for problem in tree.problems] == ["CardsUnknown"]
 
 
-def test_an_empty_bus_holds_no_card(tmp_path: Path) -> None:
+def test_empty_pci_bus_has_no_gpus(tmp_path: Path) -> None:
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     tree = Tree(tmp_path)
     assert probe_cards(tree) == ()

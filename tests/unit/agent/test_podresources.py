@@ -65,7 +65,7 @@ def test_allocatable_resources_are_read(kubelet: FakeKubelet) -> None:
     assert PodResourcesClient(kubelet.socket).allocatable() == Allocatable("1-3")
 
 
-def test_a_kubelet_that_hangs_is_not_waited_for(kubelet: FakeKubelet) -> None:
+def test_hanging_kubelet_times_out(kubelet: FakeKubelet) -> None:
     kubelet.answering.clear()
     lister = PodResourcesClient(kubelet.socket, timeout_seconds=0.2)
     assert failure(lister) == "DEADLINE_EXCEEDED"
@@ -73,7 +73,7 @@ def test_a_kubelet_that_hangs_is_not_waited_for(kubelet: FakeKubelet) -> None:
     assert PodResourcesClient(kubelet.socket).pods() == ()
 
 
-def test_a_kubelet_that_restarts_is_found_again(kubelet: FakeKubelet) -> None:
+def test_client_reconnects_after_a_kubelet_restart(kubelet: FakeKubelet) -> None:
     lister = PodResourcesClient(kubelet.socket)
     assert lister.pods() == ()
     kubelet.stop()
@@ -122,7 +122,7 @@ def test_podresources_precede_the_kubelets_files() -> None:
     assert kubelet_state.sources == ("cpu_manager_state", "podresources")
 
 
-def test_a_pod_is_known_by_the_cpus_that_its_record_names() -> None:
+def test_pod_is_identified_by_its_exclusive_cpus() -> None:
     files = KubeletState("static", exclusive={"uid-7": {"main": "2-3"}})
     pods = (PodResources("team", "train", (ContainerResources("main", "2-3", (HeldDevices(GPU, ("GPU-1",)),)),)),)
     assert with_pods(files, pods).devices == {"uid-7": {"main": {GPU: ("GPU-1",)}}}

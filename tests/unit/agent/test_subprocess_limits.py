@@ -33,7 +33,7 @@ def test_endless_or_verbose_program_is_killed_with_its_children(script: str) -> 
     assert time.monotonic() - begun < 30  # it did not wait for the minute
 
 
-def test_a_program_inherits_neither_environment_nor_core_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_gets_no_environment_and_no_core_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "x")
     before = resource.getrlimit(resource.RLIMIT_CORE)
     outcome = run(["/bin/sh", "-c", "echo ${SECRET:-none}; ulimit -c; pwd"])

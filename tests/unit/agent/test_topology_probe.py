@@ -85,7 +85,7 @@ def test_zones_are_as_documented(tmp_path: Path, name: str) -> None:
     )
 
 
-def test_a_machine_with_node_0_and_cpu_0_offline(tmp_path: Path) -> None:
+def test_machine_with_node_0_and_cpu_0_offline(tmp_path: Path) -> None:
     tree = trees.built(tmp_path, machine("sysfs", OFFLINE))
     zones, cpus = read(tree)
     # CPUs 4-20 are online; node 1 has the odd ones, and node 0, which had the even ones, is missing. Its row still has
@@ -191,14 +191,14 @@ def plain(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_a_plain_machine_has_no_problems(plain: Tree) -> None:
+def test_plain_machine_has_no_problems(plain: Tree) -> None:
     zones, cpus = read(plain)
     assert zones == (MachineZone(0, "0-1,4-5", 4096, (10, 21)), MachineZone(1, "2-3,6-7", 4096, (21, 10)))
     assert cpus[6] == MachineCpu(6, 2, 1, 1, "2,6", True, 0, 2, 2)
     assert plain.problems == []
 
 
-def test_a_machine_without_nodes_is_one_zone(tmp_path: Path) -> None:
+def test_machine_without_numa_nodes_is_one_zone(tmp_path: Path) -> None:
     put(tmp_path, f"{CPUS}/online", "0-1,3")
     for cpu in range(4):
         trees.put_cpu(tmp_path, cpu, str(cpu), 0)
@@ -237,7 +237,7 @@ def test_newer_names_of_lists_are_read(plain: Tree) -> None:
     assert [cpu.siblings for cpu in read(plain)[1]][:4] == ["0,4", "1,5", "2,6", "3,7"]
 
 
-def test_an_instruction_cache_is_not_the_last_one(plain: Tree) -> None:
+def test_instruction_cache_is_not_the_last_level_cache(plain: Tree) -> None:
     trees.put_cache(plain.root, 0, "0", level=4)
     put(plain.root, f"{CPUS}/cpu0/cache/index4/type", "Instruction")
     assert read(plain)[1][5].cache == read(plain)[1][0].cache == 0
@@ -287,13 +287,13 @@ def test_no_cpu_is_in_two_zones(plain: Tree) -> None:
     assert cpus[1].zone == 0
 
 
-def test_a_contradicted_fact_is_not_known(plain: Tree) -> None:
+def test_contradictory_siblings_are_unknown(plain: Tree) -> None:
     put(plain.root, f"{CPUS}/cpu1/topology/thread_siblings_list", "1")
     _, cpus = read(plain)
     assert [(cpus[cpu].siblings, cpus[cpu].core) for cpu in (0, 1, 5)] == [("0,4", 0), ("1", 1), (None, None)]
 
 
-def test_a_folder_of_nodes_without_nodes_is_not_one_zone(plain: Tree) -> None:
+def test_empty_numa_node_folder_gives_unknown_zones(plain: Tree) -> None:
     for node in (0, 1):
         (plain.root / NODES / f"node{node}").rename(plain.root / NODES / f"gone{node}")
     zones, cpus = probe_topology(plain)

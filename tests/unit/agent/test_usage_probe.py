@@ -210,7 +210,7 @@ def test_links_that_are_up_add_up(machine: Machine) -> None:
     assert capacity(machine) == 35_000
 
 
-def test_a_link_that_is_down_adds_nothing(machine: Machine) -> None:
+def test_link_that_is_down_adds_no_capacity(machine: Machine) -> None:
     machine.network(eth0=(0, 0), eth1=(0, 0))
     machine.speed("eth1", -1, "down")
     assert capacity(machine) == 25_000
@@ -301,6 +301,6 @@ def test_capacities_are_stated_in_the_environment() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "fast", "1.5", "9" * 30])
-def test_a_capacity_that_is_none_is_refused(text: str) -> None:
+def test_invalid_disk_capacity_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="HETSCHED_AGENT_DISK_MBPS"):
         stated_capacities({"HETSCHED_AGENT_DISK_MBPS": text})

@@ -44,7 +44,7 @@ def test_others_leave_before_exclusive_cpus_are_assigned() -> None:
     assert ordered_writes(current, targets, 0b1100) == [("b", 0b1100), ("c", 0b1100), ("a", 0b0011)]
 
 
-def test_others_return_only_after_it_left() -> None:
+def test_freed_cpus_are_assigned_after_the_exclusive_container_moved() -> None:
     # a moves from 0-1 to its exclusive CPU 2: b, on 2-3, leaves 2, then a moves, then b gets 0-1 too.
     current = {"a": 0b0011, "b": 0b1100}
     targets = {"a": Target(0b0100, "a", True), "b": Target(0b1011, "b")}

@@ -64,7 +64,7 @@ def test_immovable_cpus_are_shared_but_not_exclusive() -> None:
     assert found.containers["b/main"].why == "CPUs 3 belong to pod a"
 
 
-def test_immovable_containers_stay_where_they_are() -> None:
+def test_immovable_containers_keep_their_cpus() -> None:
     pods = {"a": granted("immovable", 1, main="2-3"), "b": granted("exclusive", 9, main="2-3")}
     assert cpus(planned(pods))["b/main"] == "2-3"
     found = planned(pods, settled={"a/main": "2-3"})
@@ -89,7 +89,7 @@ def test_zones_without_a_number_have_their_granted_cpus() -> None:
     assert cpus(planned({"a": granted("numa", zones=(("left", "4-7"),), main="4-7")}))["a/main"] == "4-7"
 
 
-def test_the_higher_epoch_has_the_cpus_and_then_the_older_pod() -> None:
+def test_conflicting_cpus_belong_to_the_higher_epoch_then_older_pod() -> None:
     pods = {"old": granted("exclusive", 1, main="2-3"), "new": granted("exclusive", 2, main="3-4")}
     found = planned(pods)
     assert (cpus(found)["old/main"], cpus(found)["new/main"]) == ("0-2,5-15", "3-4")

@@ -68,7 +68,7 @@ def codes(pinner: Pinner) -> list[str]:
     return [problem.code for problem in pinner.problems]
 
 
-def test_pods_get_exactly_the_signed_cpus_and_others_the_rest(runtime: FakeRuntime, agent: Agent) -> None:
+def test_pods_get_the_signed_cpus_and_others_the_rest(runtime: FakeRuntime, agent: Agent) -> None:
     (other,) = runtime.pod("other")
     a, side = runtime.pod("a", signed("a", main="2-5"), containers=("main", "side"))
     (b,) = runtime.pod("b", signed("b", "immovable", main="8-9"))
@@ -133,7 +133,7 @@ def test_exclusive_cpus_have_one_container_after_any_write(runtime: FakeRuntime,
     assert (runtime.on(late), len(placed), overlaps) == ("12-13", 7, [])
 
 
-def test_a_container_that_starts_again_gets_the_same(runtime: FakeRuntime, agent: Agent) -> None:
+def test_restarted_container_gets_the_same_cpus(runtime: FakeRuntime, agent: Agent) -> None:
     (a,) = runtime.pod("a", signed("a", main="2-5"))
     pinner = agent()
     pinner.step(0)
@@ -267,7 +267,7 @@ def test_agent_without_a_state_file_pins_too(runtime: FakeRuntime, agent: Agent,
     assert (runtime.on(a), codes(pinner)[-1]) == ("2-5", "PinsNotKept")
 
 
-def test_a_second_agent_pins_nothing(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
+def test_second_agent_pins_nothing(runtime: FakeRuntime, agent: Agent, tmp_path: Path) -> None:
     (a,) = runtime.pod("a", signed("a", main="2-5"))
     agent().step(0)
     second = Pinner("n1", Runtime(runtime.socket), tmp_path / "state", Tree(runtime.root))
