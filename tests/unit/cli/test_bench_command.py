@@ -32,7 +32,7 @@ def test_rows_machine_and_checks(scenario: Benchmark) -> None:
     assert found["checks"]["different"] == 0
 
 
-def test_the_engine_scenario_has_its_cases() -> None:
+def test_engine_scenario_has_its_cases() -> None:
     cases = [row["case"] for row in quick(Benchmark.ENGINE.value)["rows"]]
     for shapes in ("1 shape", "64 shapes", "all different"):
         assert any(case.startswith(shapes) for case in cases)
@@ -40,7 +40,7 @@ def test_the_engine_scenario_has_its_cases() -> None:
     assert {f"cost {sizes}", f"cost, compiled {sizes}"} <= set(cases)
 
 
-def test_a_wrong_answer_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_result_exits_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(**_options: object) -> Scenario:
         return Scenario("engine", (), {}, Checks(compared=3, different=1))
 

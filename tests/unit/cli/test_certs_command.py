@@ -33,7 +33,7 @@ def purpose(certificate: x509.Certificate) -> list[x509.ObjectIdentifier]:
     return list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
 
 
-def test_each_pair_is_for_its_own_side_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_certificates_are_limited_to_their_purpose_and_owner(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "certs"
     text = certs(folder, "--host", "extender.test", "--host", "10.0.0.1", "--client", "fleet-a", "--days", "30")
     assert "HETSCHED_EXTENDER_CLIENTS=fleet-a" in text

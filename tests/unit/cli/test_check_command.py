@@ -109,7 +109,7 @@ def test_pod_requiring_more_than_its_program_is_noted(tmp_path: Path) -> None:
     assert [finding["rule"] for finding in document(result)["findings"]] == ["IsaOverstated"]
 
 
-def test_a_program_of_another_architecture_stops_a_merge(tmp_path: Path) -> None:
+def test_program_for_another_architecture_exits_12(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("arm").cpu(1).isa("armv8.2-a"))
     result = run(
         "check", "-f", pods, "--cluster", cluster_file(tmp_path), "--artefact", riscv_program(tmp_path), "-o", "json"
@@ -118,7 +118,7 @@ def test_a_program_of_another_architecture_stops_a_merge(tmp_path: Path) -> None
     assert "IsaOtherArchitecture" in [finding["rule"] for finding in document(result)["findings"]]
 
 
-def test_an_artefact_belongs_to_the_pods_of_its_image(tmp_path: Path) -> None:
+def test_artefact_of_an_unused_image_is_rejected(tmp_path: Path) -> None:
     result = run(
         "check", "-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path),
         "--artefact", f"example/none:1={riscv_program(tmp_path)}",
@@ -297,7 +297,7 @@ spec: {hard: {pods: "1"}}
 """
 
 
-def test_resource_quota_is_named_as_not_simulated_and_is_not_refused_where_strict(tmp_path: Path) -> None:
+def test_resource_quota_is_a_warning_also_in_strict_mode(tmp_path: Path) -> None:
     quota = tmp_path / "quota.yaml"
     quota.write_text(QUOTA)
     files = ("-f", workload_file(tmp_path, FITS), "--cluster", cluster_file(tmp_path))

@@ -64,7 +64,7 @@ def test_export_is_anonymised_on_request(server: Server) -> None:
     assert "anonymise" not in server.asked[-1].url.params
 
 
-def test_a_failed_export_leaves_no_file(server: Server, tmp_path: Path) -> None:
+def test_failed_export_leaves_no_file(server: Server, tmp_path: Path) -> None:
     server.refuses("GET", f"{API}lab/export/", 404, "NotFound", "there is no cluster 'lab'")
     assert run("cluster", "export", "lab", "--out", tmp_path / "out.json").exit_code == 2
     assert list(tmp_path.iterdir()) == []

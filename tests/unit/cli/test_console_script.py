@@ -38,7 +38,7 @@ def test_whatif_from_a_pipe(tmp_path: Path) -> None:
     assert ended.stderr == ""
 
 
-def test_a_wrong_file_shows_no_traceback(tmp_path: Path) -> None:
+def test_unreadable_file_shows_no_traceback(tmp_path: Path) -> None:
     ended = call("whatif", "-f", tmp_path / "none.yaml", "--cluster", cluster_file(tmp_path))
     assert ended.returncode == 2
     assert ended.stdout == ""
@@ -46,7 +46,7 @@ def test_a_wrong_file_shows_no_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_the_offline_commands_load_no_web_framework() -> None:
+def test_offline_commands_load_no_web_framework() -> None:
     script = "import sys, hetsched.cli.main; print(sorted({'django', 'celery', 'numpy', 'httpx'} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert ended.stdout.strip() == "[]"

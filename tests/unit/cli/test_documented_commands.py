@@ -55,12 +55,12 @@ def parsed(line: str) -> Any:
     return context
 
 
-def test_there_are_commands_to_check() -> None:
+def test_documentation_contains_commands() -> None:
     assert len(FOUND) > 60
 
 
 @pytest.mark.parametrize(("page", "line"), FOUND, ids=[f"{page}: {line}" for page, line in FOUND])
-def test_a_command_is_understood(page: str, line: str) -> None:
+def test_documented_command_is_accepted(page: str, line: str) -> None:
     try:
         context = parsed(line)
     except typer.BadParameter as refused:
@@ -72,7 +72,7 @@ def test_a_command_is_understood(page: str, line: str) -> None:
         kind_of(context.params["kind"])
 
 
-def test_the_files_that_the_readme_names_are_there() -> None:
+def test_files_named_in_the_readme_exist() -> None:
     named = [word for page, line in FOUND if page == "README.md" for word in line.split() if word.endswith(".yaml")]
     assert len(named) > 5
     assert [name for name in named if not (ROOT / name).is_file()] == []

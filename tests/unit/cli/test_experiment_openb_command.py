@@ -38,7 +38,7 @@ def test_nodes_and_published_results_are_found_next_to_the_list(folder: Path) ->
     }
 
 
-def test_several_loads_are_measured_as_they_are_and_tie_rules_chosen(folder: Path) -> None:
+def test_arrival_and_ties_options_select_the_rows(folder: Path) -> None:
     more = ("--arrival", "0.4", "--arrival", "0.7", "--ties", "name", "--policy", "first-fit", "-o", "json")
     (made,) = document(run(*asked(folder, *more)))["experiments"]
     assert [row["metric"] for row in made["rows"]] == [
@@ -47,7 +47,7 @@ def test_several_loads_are_measured_as_they_are_and_tie_rules_chosen(folder: Pat
     ]  # fmt: skip
 
 
-def test_a_failed_expectation_is_the_exit_code(folder: Path) -> None:
+def test_failed_expectation_exits_1(folder: Path) -> None:
     (folder / "fgd_published_results.csv").write_text(PUBLISHED.replace("99.5", "90"))
     result = run(*asked(folder, "--policy", "fgd", "--ties", "shuffled"))
     assert result.exit_code == 1

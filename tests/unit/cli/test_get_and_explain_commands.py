@@ -41,7 +41,7 @@ def test_pages_are_followed_up_to_the_limit(server: Server) -> None:
     assert server.asked[1].url.params["cursor"] == "x"
 
 
-def test_a_table_writes_unknown_as_a_dash_and_ratios_short(server: Server) -> None:
+def test_table_shows_unknown_as_a_dash_and_ratios_as_percent(server: Server) -> None:
     server.answers("GET", f"{API}/nodes/", {"items": [node("a")], "next": None})
     header, row = run("get", "nodes", "--cluster", "demo").stdout.splitlines()
     assert header.split()[:3] == ["name", "family", "isa"]
@@ -88,7 +88,7 @@ def test_rejection_is_explained_with_the_nearest_fit(server: Server) -> None:
     assert server.asked[0].url.params["nearestFit"] == "true"
 
 
-def test_a_placement_is_explained_with_its_margin(server: Server) -> None:
+def test_explain_of_a_placement_has_the_margin(server: Server) -> None:
     point = {"plugin": "taints", "weight": 3.0, "at": 1.5, "side": "below", "node": "n2"}
     margin = {"pod": "default/web", "node": "n1", "runnerUp": "n2", "margin": 4.25, "points": [point]}
     server.answers("GET", f"{API}/decisions/7/", {**DECISION, "nearestFit": [], "tipping": margin})
@@ -97,7 +97,7 @@ def test_a_placement_is_explained_with_its_margin(server: Server) -> None:
     assert "n2 would win with taints below 1.5 (weight now 3)" in text
 
 
-def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Server) -> None:
+def test_explain_of_a_workload_starts_with_the_worst_pod(server: Server) -> None:
     pods = [
         {"pod": "default/a", "state": "placed", "decision": 7},
         {"pod": "default/b", "state": "never-fits", "decision": 8},
@@ -111,7 +111,7 @@ def test_a_workload_is_explained_worst_pod_first_and_exits_as_that(server: Serve
     assert [decision["id"] for decision in document(result)["items"]] == [8, 7]
 
 
-def test_a_large_workload_shows_its_worst_decisions_only(server: Server) -> None:
+def test_explain_of_a_large_workload_shows_the_worst_decisions(server: Server) -> None:
     pods = [{"pod": f"default/p{number}", "state": "placed", "decision": 7} for number in range(30)]
     pods.append({"pod": "default/last", "state": "never-fits", "decision": 8})
     server.answers("GET", f"{API}/workloads/w-1/", a_workload("never-fits", *pods))
@@ -134,7 +134,7 @@ def test_explain_shows_the_basis_of_the_expected_use(server: Server) -> None:
     assert "expected use: cpu 2500m, memory 1Gi (learnt p95 of 12 pods of Deployment/web)" in run("explain", "7").stdout
 
 
-def test_the_queue_is_listed_by_place(server: Server) -> None:
+def test_queue_is_listed_by_position(server: Server) -> None:
     place = {
         "position": 1,
         "standing": "due",
@@ -167,7 +167,7 @@ def test_filters_go_to_the_server(server: Server) -> None:
     assert run("get", "workloads", "--where", "state").exit_code == 2
 
 
-def test_one_workload_is_shown_with_its_pods_and_times(server: Server) -> None:
+def test_workload_is_shown_with_its_state_durations(server: Server) -> None:
     spans = [{"state": "pending", "since": "2026-11-22T10:00:00Z", "seconds": 75.0}]
     server.answers("GET", f"{API}/workloads/w-1/", a_workload("running", states=spans))
     first, second, *_ = run("get", "workload", "w-1").stdout.splitlines()
@@ -195,7 +195,7 @@ WHY = {
 }  # fmt: skip
 
 
-def test_a_refusal_is_explained_as_on_its_page(server: Server) -> None:
+def test_explain_of_a_rejection_equals_its_page(server: Server) -> None:
     server.answers("GET", f"{API}/decisions/8/", REFUSED)
     server.answers("GET", f"{API}/pods/78/why/", WHY)
     result = run("explain", "8")
@@ -228,7 +228,7 @@ def test_explain_names_the_pods_that_preempted_this_one(server: Server) -> None:
     assert "preempted by a pod of another namespace on n1 at 2026-11-22 09:40:00 UTC" in lines
 
 
-def test_a_pod_is_explained_by_its_latest_decision(server: Server) -> None:
+def test_explain_of_a_pod_uses_its_latest_decision(server: Server) -> None:
     server.answers("GET", f"{API}/decisions/", {"items": [a_decision(7)], "next": None})
     server.answers("GET", f"{API}/decisions/7/", DECISION)
     assert run("explain", "default/web", "--cluster", "demo").exit_code == 0
@@ -243,7 +243,7 @@ def test_undecided_pods_are_shown(server: Server) -> None:
     assert (result.exit_code, result.stdout) == (0, "default/web: pending, no decision yet\n")
 
 
-def test_explain_follows_until_there_is_a_place(server: Server) -> None:
+def test_explain_watch_ends_at_the_placement(server: Server) -> None:
     refused = {"pod": "default/web", "state": "not-now", "decision": 8}
     placed = {"pod": "default/web", "state": "placed", "node": "n1", "decision": 7}
     answers = [a_workload("not-now", refused)] * 2 + [a_workload("placed", placed)]
@@ -308,7 +308,7 @@ def test_text_that_is_no_id_is_rejected_without_a_request(server: Server) -> Non
     assert "NAMESPACE/NAME" in result.stderr
 
 
-def test_unknown_object_has_the_command_that_lists_the_others(server: Server) -> None:
+def test_unknown_object_error_names_the_list_command(server: Server) -> None:
     hint = "GET nodes/ lists the existing objects"
     server.refuses("GET", f"{API}/nodes/n9/", 404, "NotFound", "there is no node 'n9'", hint=hint)
     result = run("get", "node", "n9")

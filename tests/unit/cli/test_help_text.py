@@ -92,7 +92,7 @@ def test_every_command_with_output_has_json_output() -> None:
     assert {name for name, known in options.items() if "--output" not in known} == WITHOUT_JSON
 
 
-def test_each_kind_has_names_of_its_own() -> None:
+def test_names_of_object_kinds_are_unique() -> None:
     names = [name for kind in KINDS for name in (kind.name, *kind.also)]
     assert len(names) == len(set(names))
     assert all(kind_of(name.upper()).name for name in names)

@@ -28,7 +28,7 @@ def test_standard_input_is_a_dash(tmp_path: Path) -> None:
     assert result.exit_code == 0
 
 
-def test_a_policy_is_chosen_by_name(tmp_path: Path) -> None:
+def test_policy_is_selected_by_name(tmp_path: Path) -> None:
     inputs = ["whatif", "-f", workload_file(tmp_path, a_pod()), "--cluster", cluster_file(tmp_path, SMALL, LARGE)]
     nodes = {
         name: document(run(*inputs, "--policy", name, "-o", "json"))["placements"][0]["node"]
@@ -37,7 +37,7 @@ def test_a_policy_is_chosen_by_name(tmp_path: Path) -> None:
     assert nodes == {"first-fit": "a-small", "spread": "b-large"}
 
 
-def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
+def test_policy_is_read_from_a_file(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("""
 apiVersion: hetsched.io/v1alpha1
@@ -55,7 +55,7 @@ spec:
     assert found["placements"][0]["node"] == "b-large"
 
 
-def test_a_policy_in_the_cluster_file_can_be_named(tmp_path: Path) -> None:
+def test_policy_of_the_cluster_file_is_selected_by_name(tmp_path: Path) -> None:
     spec = PolicySpec("house", (PluginUse("resource-fit"),))
     cluster = tmp_path / "cluster.json"
     cluster.write_bytes(write_cluster(ClusterContent(nodes=(SMALL.build(), LARGE.build()), policies=(spec,))))

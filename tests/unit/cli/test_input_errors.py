@@ -119,7 +119,7 @@ def test_one_message_and_exit_code_2(files: dict[str, Path], line: str, code: st
     assert all(hint.startswith("  ") for hint in rest)
 
 
-def test_the_known_policies_are_listed_for_an_unknown_one(files: dict[str, Path]) -> None:
+def test_unknown_policy_error_lists_the_known_ones(files: dict[str, Path]) -> None:
     result = run("whatif", "-f", files["pods"], "--cluster", files["cluster"], "--policy", "nowhere")
     assert "best-fit" in result.stderr
     assert "hetsched" in result.stderr

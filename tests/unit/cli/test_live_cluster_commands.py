@@ -79,7 +79,7 @@ def test_discovery_kubeconfig_is_sent_with_the_other(server: Server, file: Path)
     assert server.body()["discoveryKubeconfig"]["users"] == [{"name": "chosen", "user": {"token": "canary-5f2d"}}]
 
 
-def test_connect_sends_the_tag_it_read(server: Server, file: Path) -> None:
+def test_connect_sends_the_etag_of_the_cluster(server: Server, file: Path) -> None:
     server.answers("GET", f"{API}live/", LIVE, ETag='"1.2"')
     server.answers("PUT", f"{API}live/connection/", {"server": "api.example.org:6443"})
     assert run("cluster", "connect", "live", "--kubeconfig", file).exit_code == 0

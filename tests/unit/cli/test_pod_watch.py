@@ -45,7 +45,7 @@ def watch(server: StubApi, *, evict: bool = False) -> PodWatch:
     return PodWatch(cast(Api, server), evict=evict)
 
 
-def test_waits_for_bound_pods_and_returns_the_others() -> None:
+def test_wait_returns_unbound_pods() -> None:
     with watch(StubApi(pod("bound", "n1"), pod("pending"))) as pods:
         assert pods.wait_for(["a/bound"]) == set()
         assert pods.wait_for(["a/bound", "a/pending"], patience=0.1) == {"a/pending"}

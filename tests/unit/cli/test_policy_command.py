@@ -74,7 +74,7 @@ def test_failed_preview_prints_its_reason(server: Server) -> None:
     assert result.exit_code == 2
 
 
-def test_a_difference_is_shown_by_plugin(server: Server) -> None:
+def test_difference_is_shown_by_plugin(server: Server) -> None:
     change = {
         "plugin": "binpack", "change": "changed", "moved": False, "placeBefore": 3, "placeAfter": 3, "weightBefore": 1,
         "weightAfter": 2.5, "params": [{"name": "mode", "before": "plain", "after": "upstream"}],
@@ -103,7 +103,7 @@ def test_files_are_judged_without_a_server(agreed: tuple[Path, Path]) -> None:
     assert (found["policy"], found["kept"], found["results"][0]["got"]) == ("hetsched", 1, "vector with rv64gcv")
 
 
-def test_a_policy_that_breaks_one_exits_with_1(agreed: tuple[Path, Path], tmp_path: Path) -> None:
+def test_policy_that_breaks_a_golden_placement_exits_1(agreed: tuple[Path, Path], tmp_path: Path) -> None:
     cluster, golden = agreed
     policy = tmp_path / "blind.yaml"  # it ignores instruction sets, and the lowest name wins
     policy.write_text(

@@ -75,7 +75,7 @@ def test_web_process_is_probed() -> None:
     assert run("health", "web", "--port", port).exit_code == 1
 
 
-def test_another_server_is_probed_until_it_is_healthy() -> None:
+def test_remote_server_is_probed_until_healthy() -> None:
     class Late(Answers):
         """A server whose watch component becomes healthy with the second request."""
 
@@ -103,7 +103,7 @@ def test_server_that_cannot_be_probed_is_invalid(words: tuple[str, ...]) -> None
     assert (result.exit_code, "[OptionInvalid] --server" in result.stderr) == (2, True)
 
 
-def test_watch_is_ready_once_it_has_listed_its_clusters(heartbeats: Path) -> None:
+def test_watch_is_ready_after_listing_its_clusters(heartbeats: Path) -> None:
     touch_heartbeat(heartbeats, "watch", 1)
     waiting = run("health", "watch", "--ready")
     assert (waiting.exit_code, "not all clusters were listed" in waiting.stderr) == (1, True)

@@ -127,7 +127,7 @@ def test_workload_without_measured_pods_is_skipped(tmp_path: Path) -> None:
     assert "collects metrics" in reason(tmp_path, NODES)
 
 
-def test_other_sizes_are_not_substituted(tmp_path: Path) -> None:
+def test_missing_size_is_skipped_with_a_reason(tmp_path: Path) -> None:
     found, (skipped,) = read(write(tmp_path, case("A", MEASURED)), sizes=["50Nodes"])
     assert found == []
     assert msgspec.to_builtins(skipped) == {

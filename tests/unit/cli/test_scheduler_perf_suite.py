@@ -82,7 +82,7 @@ def test_rows_have_the_throughput_and_the_ratio_of_complete_pairs() -> None:
     assert rows["Basic/5Nodes: kube-scheduler, created to bound, p99"].median == 100.0
 
 
-def test_table_has_one_line_for_each_workload_and_lists_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_lists_workloads_and_missing_results(capsys: pytest.CaptureFixture[str]) -> None:
     facts = {
         "skipped": [{"case": "Other", "reason": "no workload 5Nodes"}],
         "failed": [{"case": "Basic/5Nodes: kube-scheduler", "missing": 5, "reason": "ended"}],

@@ -30,7 +30,7 @@ def test_rejected_token_exits_with_3(server: Server, status: int, code: str) -> 
     assert "HETSCHED_TOKEN" in result.stderr
 
 
-def test_a_missing_token_is_reported_with_the_variable_and_not_the_http_header(server: Server) -> None:
+def test_missing_token_error_names_the_variable(server: Server) -> None:
     hint = "Send `Authorization: Bearer TOKEN`"
     server.refuses("GET", NODES, 401, "NotAuthenticated", "no", hint=hint)
     result = run("get", "nodes")
@@ -45,7 +45,7 @@ def test_server_error_exits_with_3_and_the_request_id(server: Server) -> None:
     assert "r-9" in result.stderr
 
 
-def test_response_without_a_problem_document_is_reported_by_its_status(server: Server) -> None:
+def test_response_without_a_problem_document_shows_its_status(server: Server) -> None:
     server.answers("GET", NODES, b"<html>", status=502)
     result = run("get", "nodes")
     assert result.exit_code == 3
@@ -67,13 +67,13 @@ def test_every_wrong_field_of_a_refused_request_is_printed(server: Server) -> No
     )
 
 
-def test_a_redirect_is_not_followed_with_the_token(server: Server) -> None:
+def test_redirect_is_not_followed(server: Server) -> None:
     server.answers("GET", NODES, b"", status=302, Location="https://elsewhere.example/")
     assert run("get", "nodes", "--token", "hs_x").exit_code == 3
     assert [request.url.host for request in server.asked] == ["127.0.0.1"]
 
 
-def test_the_environment_names_server_and_token(server: Server) -> None:
+def test_server_and_token_are_read_from_the_environment(server: Server) -> None:
     server.answers("GET", NODES, {"items": [], "next": None})
     env = {"HETSCHED_SERVER": "https://fleet.example:8443", "HETSCHED_TOKEN": "hs_env"}
     assert run("get", "nodes", env=env).exit_code == 0
@@ -88,7 +88,7 @@ def test_invalid_server_address_is_rejected(address: str) -> None:
     assert caught.value.code == "ServerUrlInvalid"
 
 
-def test_a_token_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+def test_non_ascii_token_is_rejected(tmp_path: Path) -> None:
     result = run("get", "nodes", "--token", "hs_\u00e9")
     assert result.exit_code == 2
     assert "TokenInvalid" in result.stderr

@@ -26,7 +26,7 @@ def trace(tmp_path: Path) -> list[str | Path]:
     return ["simulate", "--cluster", tmp_path / "nodes.csv", "--workload", tmp_path / "pods.csv"]
 
 
-def test_an_openb_trace_gives_the_contracts_document(trace: list[str | Path]) -> None:
+def test_openb_trace_gives_the_contract_document(trace: list[str | Path]) -> None:
     found = document(run(*trace, "--policy", "first-fit", "-o", "json"))
     (result,) = found["results"]
     assert set(result) == {"policy", "placed", "pending", "placements", "metrics", "decisionsPerSecond"}
@@ -71,7 +71,7 @@ def test_queue_order_is_priority_then_file_order(tmp_path: Path) -> None:
     assert order == ["default/urgent", "default/b", "default/a"]
 
 
-def test_a_cluster_without_cards_has_no_gpu_figures(tmp_path: Path) -> None:
+def test_cluster_without_gpus_has_no_gpu_metrics(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod())
     found = document(run("simulate", "--cluster", cluster_file(tmp_path, a_node()), "--workload", pods, "-o", "json"))
     metrics = found["results"][0]["metrics"]
@@ -102,7 +102,7 @@ def test_text_is_one_table(trace: list[str | Path]) -> None:
     assert "\x1b[" not in text
 
 
-def test_a_report_is_a_page_and_three_tables(trace: list[str | Path], tmp_path: Path) -> None:
+def test_report_has_a_page_and_csv_files(trace: list[str | Path], tmp_path: Path) -> None:
     folder = tmp_path / "out" / "report"
     result = run(*trace, "--policy", "first-fit", "--policy", "spread", "--report", folder, "-o", "json")
     assert result.exit_code == 0
@@ -121,7 +121,7 @@ def test_a_report_is_a_page_and_three_tables(trace: list[str | Path], tmp_path: 
     )
 
 
-def test_a_report_folder_that_cannot_be_written_stops_before_the_run(trace: list[str | Path], tmp_path: Path) -> None:
+def test_unusable_report_folder_is_rejected_before_the_run(trace: list[str | Path], tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     result = run(*trace, "--report", tmp_path / "taken", "-o", "json")
     assert result.exit_code == 2

@@ -7,7 +7,7 @@ import pytest
 from hetsched.cli.server.standalone import environment, secret_key
 
 
-def test_the_second_start_finds_the_key_of_the_first(tmp_path: Path) -> None:
+def test_second_start_reads_the_stored_key(tmp_path: Path) -> None:
     key = secret_key(tmp_path)
     assert len(key) >= 40
     assert secret_key(tmp_path) == key
@@ -15,7 +15,7 @@ def test_the_second_start_finds_the_key_of_the_first(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["secret-key"]
 
 
-def test_an_empty_variable_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variable_uses_the_stored_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "")
     env = environment(tmp_path, "127.0.0.1", tmp_path / "socket", demo=False)
     assert env["SECRET_KEY"] == secret_key(tmp_path)

@@ -40,7 +40,7 @@ def test_invalid_key_is_reported_before_any_request(server: Server, tmp_path: Pa
     assert result.stderr.startswith("error [IdempotencyKeyInvalid]")
 
 
-def test_a_broken_connection_is_tried_again_with_the_same_key(server: Server, tmp_path: Path) -> None:
+def test_broken_connection_is_retried_with_the_same_key(server: Server, tmp_path: Path) -> None:
     server.answers("POST", WORKLOADS, httpx.ReadError("reset"), ACCEPTED, status=202)
     assert run("submit", "-f", workload_file(tmp_path, a_pod("web"))).exit_code == 0
     first, second = (request.headers["Idempotency-Key"] for request in server.asked)
@@ -164,7 +164,7 @@ def test_cancel_that_is_not_seen_through_in_time_is_13(server: Server) -> None:
     assert run("cancel", "w-1", "--wait", "--timeout", "0").exit_code == 13
 
 
-def test_retry_sends_the_tag_it_read(server: Server) -> None:
+def test_retry_sends_the_etag_of_the_workload(server: Server) -> None:
     server.answers("GET", ONE, a_workload("not-now"), ETag='"seen"')
     server.answers("POST", f"{ONE}actions/", a_workload("pending"))
     assert run("retry", "w-1", "--reason", "a node came back").exit_code == 0

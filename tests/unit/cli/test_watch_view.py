@@ -42,7 +42,7 @@ def drawn(shown: LiveView[Workload], width: int, height: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("width", "height"), [(120, 50), (40, 10), (20, 5), (10, 2)])
-def test_a_view_is_as_large_as_its_terminal(width: int, height: int) -> None:
+def test_view_fits_the_terminal(width: int, height: int) -> None:
     shown: LiveView[Workload] = LiveView(view)
     shown.now = workload(*PODS)
     lines = drawn(shown, width, height)

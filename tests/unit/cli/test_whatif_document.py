@@ -21,7 +21,7 @@ def answer(folder: Path, *options: str) -> dict[str, Any]:
     return document(run("whatif", "-f", pods, "--cluster", cluster_file(folder, node), "-o", "json", *options))
 
 
-def test_every_field_of_the_contract_is_there_in_its_order(tmp_path: Path) -> None:
+def test_document_has_the_fields_of_the_contract_in_order(tmp_path: Path) -> None:
     found = answer(tmp_path)
     assert list(found) == TOP
     assert found["policy"] == {"name": "hetsched", "version": 1}

@@ -24,7 +24,9 @@ WRONG = a_pod("wrong").wrong()
         ([TOO_BIG, WRONG, WAITS, FITS], 12, "misconfigured"),
     ],
 )
-def test_the_worst_pod_decides(tmp_path: Path, pods: list[PodBuilder], exit_code: int, verdict: str) -> None:
+def test_exit_code_is_that_of_the_worst_verdict(
+    tmp_path: Path, pods: list[PodBuilder], exit_code: int, verdict: str
+) -> None:
     result = run("whatif", "-f", workload_file(tmp_path, *pods), "--cluster", cluster_file(tmp_path), "-o", "json")
     assert result.exit_code == exit_code
     assert document(result)["verdict"] == verdict
@@ -44,7 +46,7 @@ spec: {containers: [{name: main}]}
     assert reason["field"] == "hetsched.io/gpu-milli"
 
 
-def test_a_quantity_that_the_api_server_would_refuse_is_a_wrong_file(tmp_path: Path) -> None:
+def test_invalid_quantity_exits_2(tmp_path: Path) -> None:
     manifest = """
 apiVersion: v1
 kind: Pod
@@ -57,7 +59,7 @@ spec: {containers: [{name: main, resources: {requests: {cpu: "-1"}}}]}
     assert "QuantityNegative" in result.stderr
 
 
-def test_a_pod_that_names_an_unknown_policy_is_misconfigured(tmp_path: Path) -> None:
+def test_unknown_policy_of_a_pod_exits_12(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("lost").policy("nowhere"))
     result = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path), "-o", "json")
     assert result.exit_code == 12

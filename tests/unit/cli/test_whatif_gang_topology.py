@@ -13,7 +13,7 @@ def whatif(manifest: Path) -> tuple[str, ...]:
     return ("whatif", "-f", str(manifest), "--cluster", str(EXAMPLES / "nodes.yaml"), "-o", "json")
 
 
-def test_the_example_runs_in_the_rack_with_the_least_free_capacity() -> None:
+def test_gang_example_uses_the_rack_with_the_least_free_capacity() -> None:
     found = document(run(*whatif(EXAMPLES / "gang-rack.yaml")))
     assert {placement["node"] for placement in found["placements"]} == {"plain-0", "riscv-0"}
 

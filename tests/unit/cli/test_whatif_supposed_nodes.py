@@ -15,7 +15,7 @@ def asked(folder: Path, *options: str) -> tuple[str, ...]:
     return ("whatif", "-f", workload_file(folder, a_pod("p").cpu("2")), "--cluster", cluster, *options, "-o", "json")
 
 
-def test_drained_node_gets_no_pods_and_its_copy_does(tmp_path: Path) -> None:
+def test_drained_node_gets_no_pods_and_a_copy_gets_them(tmp_path: Path) -> None:
     assert document(run(*asked(tmp_path)))["placements"][0]["node"] == "n1"
     drained = run(*asked(tmp_path, "--drain", "n1"))
     assert drained.exit_code == 10
@@ -44,7 +44,7 @@ def test_missing_node_is_rejected(tmp_path: Path, options: tuple[str, ...], code
     assert code in refused.stderr
 
 
-def test_a_displaced_pod_without_a_node_fails_the_command(tmp_path: Path) -> None:
+def test_displaced_pod_without_a_node_exits_10(tmp_path: Path) -> None:
     nodes = (a_node("n1").cpu(4), a_node("n2").cpu(2))
     cluster = cluster_file(tmp_path, *nodes, a_pod("solver").cpu("3").running_on("n1"))
     files = ("whatif", "-f", workload_file(tmp_path, a_pod("p").cpu("1")), "--cluster", cluster, "--drain", "n1")

@@ -34,7 +34,7 @@ def test_cards_and_isa_are_named(tmp_path: Path) -> None:
     assert "native: x86-64-v3 on x86-64-v4" in text
 
 
-def test_a_node_that_lacks_two_things_is_counted_once_in_the_funnel(tmp_path: Path) -> None:
+def test_node_with_two_rejections_is_counted_once_in_the_funnel(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("web").cpu(900).memory("9000Gi"))
     text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path)).stdout
     assert text.count("Insufficient") >= 2
@@ -49,7 +49,7 @@ def test_nearest_fit_follows_the_reasons(tmp_path: Path) -> None:
     assert "nearest fit: cpu 900 -> 64  on large  (resources.requests.cpu)" in text
 
 
-def test_a_change_of_two_fields_names_both(tmp_path: Path) -> None:
+def test_nearest_fit_names_both_changed_fields(tmp_path: Path) -> None:
     pods = workload_file(tmp_path, a_pod("web").cpu(16).on_nodes_with(disk="ssd"))
     text = run("whatif", "-f", pods, "--cluster", cluster_file(tmp_path, a_node("n").cpu(8))).stdout
     assert (

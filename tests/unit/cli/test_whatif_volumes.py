@@ -54,14 +54,14 @@ def test_claim_is_found_in_either_file(tmp_path: Path) -> None:
         assert [placed["node"] for placed in answer["placements"]] == ["n-b"]
 
 
-def test_a_claim_that_is_nowhere_is_waited_for(tmp_path: Path) -> None:
+def test_missing_claim_is_not_now(tmp_path: Path) -> None:
     asked = run(*files(tmp_path, CLUSTER, POD))
     assert asked.exit_code == 10
     (unplaced,) = document(asked)["unplaced"]
     assert [reason["code"] for reason in unplaced["reasons"]] == ["VolumeClaimMissing"]
 
 
-def test_a_gated_pod_is_not_now(tmp_path: Path) -> None:
+def test_gated_pod_is_not_now(tmp_path: Path) -> None:
     held = POD.replace("containers:", "schedulingGates: [{name: example.org/hold}]\n  containers:")
     asked = run(*files(tmp_path, f"{CLUSTER}---\n{CLAIM}", held))
     assert asked.exit_code == 10
