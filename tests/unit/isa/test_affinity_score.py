@@ -37,5 +37,5 @@ def test_additions_of_the_node_do_not_count() -> None:
     assert match(parse("RV64IMF"), parse("RV64IMFD", source="node-label")).affinity == 0.75
 
 
-def test_without_a_match_there_is_no_affinity() -> None:
+def test_unsatisfied_match_has_no_affinity() -> None:
     assert match(parse("rv64gcv"), parse("rv64gc")).affinity is None

@@ -64,7 +64,7 @@ def test_riscv_program_needs_its_build_target(tmp_path: Path, march: str, fits: 
 
 
 @RISCV
-def test_a_riscv_program_without_sections_is_read_by_its_segments(tmp_path: Path) -> None:
+def test_riscv_program_without_sections_is_read_by_segments(tmp_path: Path) -> None:
     program = built(tmp_path, "riscv64-linux-gnu-gcc", "-march=rv64gcv", "-mabi=lp64d")
     subprocess.run(["riscv64-linux-gnu-strip", str(program)], check=True)
     assert "v" in parse(inspect(program)["requirement"]).extensions
@@ -77,7 +77,7 @@ def test_a_riscv_program_without_sections_is_read_by_its_segments(tmp_path: Path
 
 @ARM
 @pytest.mark.parametrize("march", ["armv8-a", "armv8.2-a+sve"])
-def test_a_64_bit_arm_program_states_its_machine_only(tmp_path: Path, march: str) -> None:
+def test_arm_64_bit_program_requires_its_machine_only(tmp_path: Path, march: str) -> None:
     answer = inspect(built(tmp_path, "aarch64-linux-gnu-gcc", f"-march={march}"))
     assert (answer["machine"], answer["requirement"], answer["evidence"]) == ("aarch64", "armv8.0-a", "ELF header")
 
@@ -154,7 +154,7 @@ def test_bytes_and_files_are_inspected_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"text", b"\x7fELF", b"\x1f\x8bnothing", bytes(600)])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(InputError):
         inspect_bytes(data)
 

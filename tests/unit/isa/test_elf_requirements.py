@@ -73,7 +73,7 @@ def isa_note(needed: int, *, before: bytes = b"") -> bytes:
         ("rv64i2p0_v0p7", "rv64i_v0p7"),
     ],
 )
-def test_a_riscv_program_needs_its_architecture_attribute(arch: str, requirement: str) -> None:
+def test_riscv_program_requires_its_architecture_attribute(arch: str, requirement: str) -> None:
     as_segment = elf(RISCV, segments=((PT_RISCV_ATTRIBUTES, attributes(arch)),))
     as_section = elf(RISCV, sections=((0, b""), (SHT_RISCV_ATTRIBUTES, attributes(arch))))
     for program in (as_segment, as_section):
@@ -81,7 +81,7 @@ def test_a_riscv_program_needs_its_architecture_attribute(arch: str, requirement
         assert (need.machine, need.requirement, need.arch_attribute) == ("riscv", requirement, arch)
 
 
-def test_a_32_bit_riscv_program_is_read() -> None:
+def test_riscv_32_bit_program_is_read() -> None:
     program = elf(RISCV, bits=32, segments=((PT_RISCV_ATTRIBUTES, attributes("rv32e1p9_c2p0")),))
     assert (inspect_elf(program).requirement, inspect_elf(program).bits) == ("rv32ec", 32)
 
@@ -100,18 +100,18 @@ def test_flags_are_used_without_the_attribute(flags: int, requirement: str) -> N
 
 
 @pytest.mark.parametrize(("needed", "level"), [(0b1, 1), (0b11, 2), (0b111, 3), (0b1111, 4), (0b100, 3), (0, 1)])
-def test_an_x86_program_needs_its_highest_level_bit(needed: int, level: int) -> None:
+def test_x86_program_requires_its_highest_level_bit(needed: int, level: int) -> None:
     program = elf(X86_64, segments=((PT_NOTE, isa_note(needed)),))
     assert inspect_elf(program).requirement == f"x86-64-v{level}"
 
 
-def test_other_notes_before_it_are_passed_over() -> None:
+def test_notes_before_the_isa_note_are_skipped() -> None:
     other = struct.pack("<III4s", 4, 5, 1, b"GNU\0") + b"12345678"
     program = elf(X86_64, segments=((PT_GNU_PROPERTY, isa_note(0b111, before=other)),))
     assert inspect_elf(program).requirement == "x86-64-v3"
 
 
-def test_a_level_beyond_the_known_ones_is_refused() -> None:
+def test_unknown_x86_level_bit_is_rejected() -> None:
     with pytest.raises(InputError) as refusal:
         inspect_elf(elf(X86_64, segments=((PT_NOTE, isa_note(0b10000)),)))
     assert refusal.value.code == "IsaUnknownLevel"
@@ -127,7 +127,7 @@ def test_a_level_beyond_the_known_ones_is_refused() -> None:
         (9999, "machine-9999", None),
     ],
 )
-def test_the_header_names_the_machine(machine: int, name: str, requirement: str | None) -> None:
+def test_elf_header_gives_the_machine(machine: int, name: str, requirement: str | None) -> None:
     assert (inspect_elf(elf(machine)).machine, inspect_elf(elf(machine)).requirement) == (name, requirement)
 
 
@@ -136,7 +136,7 @@ def test_big_endian_files_are_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"#!/bin/sh\n", b"\x7fELF", b"\x7fELF" + bytes(60), elf(X86_64)[:40]])
-def test_other_files_are_refused(data: bytes) -> None:
+def test_malformed_elf_is_rejected(data: bytes) -> None:
     with pytest.raises(InputError) as refusal:
         inspect_elf(data)
     assert refusal.value.code == "ElfMalformed"

@@ -22,7 +22,7 @@ def test_enabled_entry_offers_the_default_model() -> None:
     assert offer.version == "7.2.0"
 
 
-def test_a_stated_model_is_offered_instead() -> None:
+def test_configured_model_replaces_the_default() -> None:
     offer = offer_from_binfmt(entry(), enabled=True, model="rv64gcv")
     assert offer is not None
     assert "v" in offer.isa.extensions
@@ -44,7 +44,7 @@ def test_entry_without_the_fix_flag_offers_nothing(text: str, enabled: bool) -> 
 
 
 @pytest.mark.parametrize("text", ["", "perhaps\n", entry().replace("offset 0", "offset x"), "enabled\nmagic zz\n"])
-def test_a_text_that_is_no_entry_is_refused(text: str) -> None:
+def test_malformed_binfmt_entry_is_rejected(text: str) -> None:
     with pytest.raises(InputError) as refusal:
         offer_from_binfmt(text, enabled=True)
     assert refusal.value.code == "BinfmtMalformed"

@@ -50,7 +50,7 @@ def test_all_parts_together_name_their_bundle() -> None:
     assert {"zkn", "zk"} <= close("zbkb", "zbkc", "zbkx", "zknd", "zkne", "zknh", "zkr", "zkt")
 
 
-def test_a_bundle_is_named_only_when_every_applying_part_is_there() -> None:
+def test_bundle_is_implied_only_by_all_applicable_parts() -> None:
     # With d, zcd is a part of c; then zca alone is not all of it.
     assert "c" in close("zca")
     assert "c" not in close("zca", "d")

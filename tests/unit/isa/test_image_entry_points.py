@@ -92,7 +92,7 @@ def test_links_scripts_and_search_paths_are_followed(tmp_path: Path, settings: A
     assert [requirement for _, requirement in entry(found)] == ["rv64idc"]
 
 
-def test_a_later_layer_replaces_and_deletes(tmp_path: Path) -> None:
+def test_later_layer_replaces_and_deletes_files(tmp_path: Path) -> None:
     first = layer({"app": ARM, "usr/bin/tool": ARM, "opt/x/y": ARM})
     replaced = inspect_path(layout(tmp_path / "a", {"Entrypoint": ["/app"]}, first, layer({"./app": RISCV})))
     assert entry(replaced) == [("/app", "rv64idc")]
@@ -128,7 +128,7 @@ def test_a_later_layer_replaces_and_deletes(tmp_path: Path) -> None:
         ([{"app": ("hard", "app")}], None),
     ],
 )
-def test_a_hard_link_keeps_the_content_that_its_target_has_in_its_layer(
+def test_hard_link_keeps_the_content_of_its_layer(
     tmp_path: Path, layers: list[dict[str, Entry]], need: str | None
 ) -> None:
     found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, *map(layer, layers)))
@@ -140,7 +140,7 @@ def test_a_hard_link_keeps_the_content_that_its_target_has_in_its_layer(
         assert [requirement for _, requirement in entry(found)] == [need]
 
 
-def test_a_program_for_another_machine_is_a_warning(tmp_path: Path) -> None:
+def test_program_for_another_architecture_is_a_warning(tmp_path: Path) -> None:
     found = inspect_path(layout(tmp_path, {"Entrypoint": ["/app"]}, layer({"app": ARM})))
     assert "/app is a program for arm64, but the image is for linux/riscv64" in found.warnings
     assert found.requirements == {"riscv64": "rv64imafdc_zicsr_zifencei"}
@@ -166,7 +166,7 @@ def test_unreadable_entry_is_reported(tmp_path: Path, settings: Any, content: by
     assert found.requirement == "rv64imafdc_zicsr_zifencei"
 
 
-def test_an_archive_is_read_from_bytes_as_from_disk(tmp_path: Path) -> None:
+def test_archive_in_memory_equals_the_folder(tmp_path: Path) -> None:
     root = layout(tmp_path / "image", {"Entrypoint": ["/app"]}, layer({"app": RISCV}))
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
@@ -196,7 +196,7 @@ def test_docker_save_archive_without_a_layout_is_read(tmp_path: Path, packed: bo
 
 
 @pytest.mark.parametrize("layers", [["../../etc/passwd"], ["/etc/passwd"], [5], "x", ["missing"]])
-def test_a_layer_outside_the_archive_is_never_read(tmp_path: Path, layers: Any) -> None:
+def test_layer_outside_the_archive_is_not_read(tmp_path: Path, layers: Any) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps([{"Config": "c.json", "Layers": layers}]))
     (tmp_path / "c.json").write_text(json.dumps({"os": "linux", "architecture": "arm64", "config": {"Cmd": ["/app"]}}))
     try:

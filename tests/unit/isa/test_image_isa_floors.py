@@ -42,7 +42,7 @@ def test_platforms_are_normalised_like_containerd(written: str, platform: tuple[
         "linux/" + "a" * 64,
     ],
 )  # fmt: skip
-def test_a_malformed_platform_is_refused(text: str) -> None:
+def test_malformed_platform_is_rejected(text: str) -> None:
     with pytest.raises(InputError) as refusal:
         normalise(text)
     assert refusal.value.code == "PlatformMalformed"
@@ -51,11 +51,11 @@ def test_a_malformed_platform_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "platform", ["linux/arm64/vvv", "linux/arm64/v", "linux/arm64/vv8.2", "linux/amd64/v5", "linux/amd64/v3_avx512f"]
 )
-def test_the_floor_of_an_unknown_variant_is_unknown(platform: str) -> None:
+def test_unknown_variant_has_no_floor(platform: str) -> None:
     assert list(texts(image_floors([platform])).values()) == [None]
 
 
-def test_each_architecture_gets_the_lowest_floor_of_its_variants() -> None:
+def test_architecture_has_the_lowest_floor_of_its_variants() -> None:
     platforms = ["linux/amd64/v3", "linux/amd64/v2", "linux/arm64/v8", "linux/riscv64", "linux/riscv64/rva22u64"]
     assert texts(image_floors(platforms)) == {
         "amd64": "x86-64-v2",
@@ -78,7 +78,7 @@ def test_each_architecture_gets_the_lowest_floor_of_its_variants() -> None:
         ("linux/riscv64/rva99u64", None),
     ],
 )
-def test_a_variant_is_a_floor(platform: str, floor: str | None) -> None:
+def test_platform_variant_has_its_floor(platform: str, floor: str | None) -> None:
     assert list(texts(image_floors([platform])).values()) == [floor]
 
 
@@ -100,7 +100,7 @@ def test_no_common_architecture_leaves_nothing() -> None:
     assert pod_floors([]) == {}
 
 
-def test_an_index_of_variants_only_is_warned_about() -> None:
+def test_index_of_variants_only_has_a_warning() -> None:
     assert "amd64" in image_warnings(["linux/amd64/v3"])[0]
     assert "riscv64" in image_warnings(["linux/riscv64/rva22u64"])[0]
     assert image_warnings(["linux/amd64/v3", "linux/amd64", "linux/arm64/v9"]) == []

@@ -64,7 +64,7 @@ def test_program_requirement_is_read(tmp_path: Path) -> None:
     }
 
 
-def test_an_index_gives_a_floor_for_each_architecture(layout: Layout) -> None:
+def test_index_has_one_requirement_per_architecture(layout: Layout) -> None:
     unknown = layout.image("unknown", system="unknown")
     path = layout.index(
         layout.image("amd64"), layout.image("arm64", "v8"), layout.image("riscv64", "rva22u64"), unknown
@@ -76,7 +76,7 @@ def test_an_index_gives_a_floor_for_each_architecture(layout: Layout) -> None:
     assert len(answer["warnings"]) == 1
 
 
-def test_a_nested_index_and_a_manifest_without_platform_are_followed(layout: Layout) -> None:
+def test_nested_index_and_manifest_without_platform_are_read(layout: Layout) -> None:
     nested = layout.blob(
         {"schemaVersion": 2, "manifests": [layout.image("amd64", "v3"), layout.image("amd64", stated=False)]}
     )
@@ -86,7 +86,7 @@ def test_a_nested_index_and_a_manifest_without_platform_are_followed(layout: Lay
 
 @pytest.mark.parametrize(("name", "mode"), [("image.tar", "w"), ("image.tar.gz", "w:gz")])
 @pytest.mark.parametrize("prefix", ["", "./"])
-def test_a_tar_archive_is_read_in_place(layout: Layout, tmp_path: Path, name: str, mode: Any, prefix: str) -> None:
+def test_tar_archive_is_read_in_place(layout: Layout, tmp_path: Path, name: str, mode: Any, prefix: str) -> None:
     path = layout.index(layout.image("riscv64", stated=False))
     with tarfile.open(tmp_path / name, mode) as archive:
         for file in sorted(path.rglob("*")):
@@ -112,7 +112,7 @@ def test_blob_with_another_digest_is_rejected(layout: Layout) -> None:
         {"platform": {"os": 1}},
     ],
 )
-def test_a_broken_index_is_refused(layout: Layout, manifest: Any) -> None:
+def test_malformed_index_is_rejected(layout: Layout, manifest: Any) -> None:
     assert refused(layout.index(manifest)) == "OciMalformed"
 
 
@@ -134,7 +134,7 @@ def test_directory_without_a_layout_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x1f\x8bnothing", b"\0" * 257 + b"ustar" + b"\1" * 300])
-def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_unsupported_files_are_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     assert refused(tmp_path / "file") in ("ElfMalformed", "OciMalformed")
 
@@ -149,7 +149,7 @@ def test_rejected_file_is_named(tmp_path: Path) -> None:
         assert output.count(str(file)) == 1, output
 
 
-def test_a_missing_file_is_bad_input(tmp_path: Path) -> None:
+def test_missing_file_is_unreadable(tmp_path: Path) -> None:
     assert refused(tmp_path / "missing") == "FileUnreadable"
 
 

@@ -78,7 +78,7 @@ def test_versions_and_dropped_names_are_listed() -> None:
     assert (parsed["versions"], parsed["untrusted"]) == ({"i": "2.1"}, ["v"])
 
 
-def test_a_wrong_string_is_answered_with_its_code_and_exit_2() -> None:
+def test_invalid_string_exits_2_with_its_code() -> None:
     result = run("parse", "rv64gc_zfoo", "-o", "json")
     assert result.exit_code == 2
     assert document(result)["input"] == "rv64gc_zfoo"
@@ -86,7 +86,7 @@ def test_a_wrong_string_is_answered_with_its_code_and_exit_2() -> None:
     assert document(result)["error"]["message"]
 
 
-def test_in_text_a_wrong_string_is_one_message_on_standard_error() -> None:
+def test_invalid_string_prints_one_error_in_text_mode() -> None:
     result = run("parse", "rv64gc_zfoo")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "IsaUnknownExtension" in result.stderr
@@ -122,7 +122,7 @@ def test_check_of_a_wrong_string_exits_2(pair: tuple[str, str]) -> None:
     assert document(result)["input"] == "banana"
 
 
-def test_the_source_is_the_offered_strings() -> None:
+def test_source_option_applies_to_the_offered_string() -> None:
     # A node's string gets zifencei, a pod's does not; the kernel's draft-era v is dropped.
     assert run("check", "rv64g", "rv64imafd").exit_code == 1
     assert run("check", "rv64g", "rv64imafd", "--source", "node-label").exit_code == 0
@@ -141,7 +141,7 @@ def test_check_without_offered_is_a_usage_error() -> None:
     assert run("check", "rv64gc").exit_code == 2
 
 
-def test_an_unknown_source_is_a_usage_error() -> None:
+def test_unknown_source_exits_2() -> None:
     assert run("parse", "rv64gc", "--source", "rumour").exit_code == 2
 
 
@@ -209,13 +209,13 @@ def test_detect_names_the_extensions_of_riscv() -> None:
 
 
 @pytest.mark.parametrize("name", ["missing-file", "."])
-def test_a_file_that_cannot_be_read_is_bad_input(name: str) -> None:
+def test_unreadable_cpuinfo_exits_2(name: str) -> None:
     result = run("detect", "--cpuinfo", name, "-o", "json")
     assert result.exit_code == 2
     assert document(result)["error"]["code"] == "FileUnreadable"
 
 
-def test_a_text_without_a_cpu_is_bad_input() -> None:
+def test_text_without_a_cpu_exits_2() -> None:
     result = run("detect", "--cpuinfo", "-", stdin="hello")
     assert result.exit_code == 2
     assert "IsaNotDetected" in result.stderr

@@ -72,7 +72,7 @@ def test_closure_grows_with_its_argument(one: frozenset[str], more: frozenset[st
 
 
 @given(strings)
-def test_the_canonical_text_means_the_same_and_is_its_own_canonical_text(text: str) -> None:
+def test_canonical_text_is_idempotent_and_equivalent(text: str) -> None:
     isa = parse(text)
     again = parse(isa.canonical)
     assert (again.extensions, again.canonical, again.base, again.xlen) == (
@@ -89,7 +89,7 @@ def test_case_and_spaces_do_not_matter(text: str) -> None:
 
 
 @given(strings)
-def test_the_label_form_means_the_same(text: str) -> None:
+def test_label_form_is_equivalent(text: str) -> None:
     value = label_value(parse(text))
     if value is not None:
         assert parse(value).extensions == parse(text).extensions

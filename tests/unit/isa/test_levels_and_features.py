@@ -59,7 +59,7 @@ def test_every_spelling_has_one_canonical_text(text: str, base: str, canonical: 
         ("sha", "sha_ni"),
     ],
 )
-def test_other_spellings_of_x86_flags_mean_the_linux_name(spelling: str, flag: str) -> None:
+def test_x86_flag_spellings_map_to_the_linux_name(spelling: str, flag: str) -> None:
     assert flag in parse(f"amd64+{spelling}").extensions
 
 
@@ -100,12 +100,12 @@ def test_joined_extension_names_are_unambiguous(family: Family) -> None:
             assert parse(f"{level}_{one}_{other}").explicit == {one, other}
 
 
-def test_the_label_form_is_a_legal_label_value() -> None:
+def test_label_form_is_a_valid_label_value() -> None:
     isa = parse("x86-64-v3+avx512f+avx512_vnni")
     assert label_value(isa) == "x86-64-v3_avx512_vnni_avx512f"
     assert parse(label_value(isa) or "").extensions == isa.extensions
     assert label_value(parse("rv64gc_zba")) == "rv64imafdc_zicsr_zifencei_zba"
 
 
-def test_a_text_longer_than_a_label_has_no_label_form() -> None:
+def test_text_longer_than_a_label_has_no_label_form() -> None:
     assert label_value(parse("rva22u64_v_zfh_zkn_zks_zicond_zimop_zcmop_zcb_zfa_zawrs_zvbb_zvkt_zbc")) is None

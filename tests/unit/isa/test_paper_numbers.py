@@ -14,7 +14,7 @@ def test_rv64imfdv_serves_twelve_requests() -> None:
     assert "RV64ID" not in isas
 
 
-def test_every_listed_request_runs_there() -> None:
+def test_listed_requests_match_the_machine() -> None:
     assert all(paper_match(label, "RV64IMFDV") for label in runnable_isas("RV64IMFDV"))
 
 
@@ -68,7 +68,7 @@ def test_fourteen_nodes_nine_riscv_seven_candidates() -> None:
     assert {paper_affinity("RV64IMF", node) for node in candidates} == {3 / 4, 3 / 5}
 
 
-def test_a_pod_label_without_modules_is_invalid() -> None:
+def test_pod_label_without_modules_is_rejected() -> None:
     with pytest.raises(InputError) as refusal:
         paper_match("RV64", "RV64I")
     assert refusal.value.code == "IsaMissingBase"

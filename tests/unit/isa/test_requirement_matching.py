@@ -39,7 +39,7 @@ def compare(required: str, offered: str, source: Source = "cpuinfo") -> Match:
         ("armv8.4-a", "armv9.0-a"),
     ],
 )
-def test_an_offer_that_covers_the_requirement_satisfies(required: str, offered: str) -> None:
+def test_covering_offer_satisfies_the_requirement(required: str, offered: str) -> None:
     assert compare(required, offered).satisfied
 
 

@@ -34,7 +34,7 @@ from hetsched.isa.value import Source
         ("rvi20u32_m", "rvi20u32_m"),
     ],
 )  # fmt: skip
-def test_a_well_formed_string_has_one_canonical_text(text: str, canonical: str) -> None:
+def test_string_has_its_canonical_text(text: str, canonical: str) -> None:
     isa = parse(text)
     assert (isa.arch, isa.canonical, isa.input) == ("riscv", canonical, text)
     assert parse(canonical).extensions == isa.extensions
@@ -55,7 +55,7 @@ def test_closure_omits_the_base_letter() -> None:
     assert isa.explicit == {"i", "m", "c"}
 
 
-def test_a_profile_names_its_mandatory_list() -> None:
+def test_profile_contains_its_mandatory_extensions() -> None:
     isa = parse("rva22u64_v")
     assert isa.profile == "rva22u64"
     assert {"i", "b", "zicbom", "zkt", "v"} <= isa.explicit
@@ -65,7 +65,7 @@ def test_versions_are_kept_with_the_names() -> None:
     assert parse("rv64i2p1_m2_zba1p0").versions == (("i", 2, 1), ("m", 2, 0), ("zba", 1, 0))
 
 
-def test_a_number_after_a_version_p_belongs_to_the_version() -> None:
+def test_number_after_p_is_the_minor_version() -> None:
     assert parse("rv32i2p2").versions == (("i", 2, 2),)
 
 
@@ -86,6 +86,6 @@ def test_node_string_before_2019_gets_the_former_parts_of_i(source: Source) -> N
     assert isa.canonical == "rv64imac"
 
 
-def test_the_exact_device_tree_list_and_base_e_are_not_amended() -> None:
+def test_device_tree_list_and_base_e_get_no_zicsr() -> None:
     assert "zicsr" not in parse("rv64imac", source="dt-isa-extensions").extensions
     assert "zicsr" not in parse("rv32e", source="cpuinfo").extensions

@@ -80,7 +80,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "code"), WRONG)
-def test_a_wrong_label_is_refused_with_its_code(text: str, code: str) -> None:
+def test_invalid_label_is_rejected_with_its_code(text: str, code: str) -> None:
     for source in STRICT_SOURCES:
         with pytest.raises(InputError) as refusal:
             parse(text, source=source)
@@ -88,13 +88,13 @@ def test_a_wrong_label_is_refused_with_its_code(text: str, code: str) -> None:
         assert refusal.value.message
 
 
-def test_an_unknown_source_is_refused() -> None:
+def test_unknown_source_is_rejected() -> None:
     with pytest.raises(InputError) as refusal:
         parse("rv64gc", source="rumour")  # type: ignore[arg-type]
     assert refusal.value.code == "IsaUnknownSource"
 
 
-def test_a_near_miss_gets_a_suggestion() -> None:
+def test_misspelt_feature_has_a_suggestion() -> None:
     with pytest.raises(InputError) as refusal:
         parse("x86-64-v3+avx512ff")
     assert "avx512f" in refusal.value.hint
