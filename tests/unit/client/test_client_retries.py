@@ -84,7 +84,7 @@ def test_write_with_a_lost_response_is_repeated_only_with_a_key() -> None:
     assert (len(asked), len(keys)) == (2, 1)
 
 
-def test_a_refusal_has_the_whole_problem_document() -> None:
+def test_rejection_has_the_whole_problem_document() -> None:
     problem = {"code": "PlanOutdated", "detail": "it moved", "place": "plan", "hint": "Look again", "whatIf": {"a": 1}}
     api_client, _ = client(httpx.Response(412, json=problem))
     with pytest.raises(Refused) as caught:

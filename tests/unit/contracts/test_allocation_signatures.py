@@ -97,7 +97,7 @@ def test_unsigned_allocation_is_not_a_forgery(said: str) -> None:
 
 
 @pytest.mark.parametrize("sig", ["", "0" * 64, 7, ["x"], "é", "\ud800", sign(DOCUMENT, KEY).upper()])
-def test_a_signature_is_one_text(sig: object) -> None:
+def test_non_text_signature_is_forged(sig: object) -> None:
     assert refused(json.dumps(DOCUMENT | {"sig": sig})) == "AllocationForged"
 
 
@@ -108,7 +108,7 @@ def test_a_signature_is_one_text(sig: object) -> None:
         '{"a":"' + "x" * 300_000 + '"}', '{"a":' + "9" * 5000 + "}",
     ],
 )  # fmt: skip
-def test_other_text_is_malformed(said: str) -> None:
+def test_invalid_text_is_malformed(said: str) -> None:
     assert refused(said) == "AllocationMalformed"
 
 

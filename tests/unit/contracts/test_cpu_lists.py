@@ -40,17 +40,17 @@ def test_list_outside_the_kernels_format_is_rejected(text: str) -> None:
 @pytest.mark.parametrize(
     ("cpus", "text"), [([], ""), ([1, 2], "1-2"), ([11, 8, 0, 1, 2, 3, 10], "0-3,8,10-11"), ([4, 4], "4")]
 )
-def test_the_written_form_is_sorted_and_merged(cpus: list[int], text: str) -> None:
+def test_formatted_cpuset_is_sorted_and_merged(cpus: list[int], text: str) -> None:
     assert format_cpuset(cpus) == text
 
 
 @given(st.frozensets(st.integers(0, MAX_CPU_ID), max_size=200))
-def test_a_written_list_is_read_back(cpus: frozenset[int]) -> None:
+def test_formatted_cpuset_round_trips(cpus: frozenset[int]) -> None:
     assert parse_cpuset(format_cpuset(cpus)) == cpus
 
 
 @pytest.mark.timeout(20)
-def test_a_long_text_of_the_same_range_is_read_as_fast_as_one_of_many() -> None:
+def test_repeated_ranges_are_parsed() -> None:
     assert parse_cpuset(",".join(["0-65535"] * 30_000)) == frozenset(range(65536))
 
 

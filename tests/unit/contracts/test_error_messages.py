@@ -18,7 +18,7 @@ def test_lower_case_hint_continues_the_sentence() -> None:
     assert InputError("ManifestEmpty", "the manifest contains no objects").advice == "the manifest contains no objects"
 
 
-def test_place_and_hint_are_left_out_where_there_are_none() -> None:
+def test_missing_place_and_hint_are_left_out() -> None:
     error = InputError("ManifestEmpty", "the manifest contains no objects")
     assert str(error) == "the manifest contains no objects [ManifestEmpty]"
 

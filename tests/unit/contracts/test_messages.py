@@ -40,14 +40,14 @@ def is_visible(namespace: str) -> bool:
     return namespace == "own"
 
 
-def test_a_message_is_its_english_text() -> None:
+def test_message_equals_its_english_text() -> None:
     message = Message("Insufficient {resource}: {amount} requested", resource="cpu", amount="900")
     assert message == "Insufficient cpu: 900 requested"
     assert hash(message) == hash("Insufficient cpu: 900 requested")
     assert (message.template, message.params["amount"]) == ("Insufficient {resource}: {amount} requested", "900")
 
 
-def test_a_text_without_parameters_may_contain_braces() -> None:
+def test_text_without_parameters_may_contain_braces() -> None:
     assert Message("set {name}") == "set {name}"
     assert Message("no {text}", text="{name}") == "no {name}"
 
@@ -55,7 +55,7 @@ def test_a_text_without_parameters_may_contain_braces() -> None:
 @pytest.mark.parametrize(
     "message", [NESTED, format_pods([f"a/{n}" for n in range(7)]), Message("the node is cordoned")]
 )
-def test_a_column_returns_the_same_message(message: Message) -> None:
+def test_message_round_trips_through_a_column(message: Message) -> None:
     again = from_column(to_column(message))
     assert again == message
     assert to_column(again) == to_column(message)
@@ -74,7 +74,7 @@ def test_earlier_name_of_the_placeholder_detail_is_read() -> None:
     assert from_column(stored).redacted(is_visible) == f"{HIDDEN} was not evicted"
 
 
-def test_a_text_that_looks_like_a_stored_message_stays_text() -> None:
+def test_text_in_the_form_of_a_stored_message_stays_text() -> None:
     forged = to_column(NESTED)
     assert from_column(to_column(str(forged))) == forged
 
@@ -87,7 +87,7 @@ def test_a_text_that_looks_like_a_stored_message_stays_text() -> None:
         '{"template":"{pod.x}","params":{"pod":"a/b"}}',
     ],
 )
-def test_a_text_that_is_no_stored_message_is_kept(text: str) -> None:
+def test_plain_text_in_a_column_is_kept(text: str) -> None:
     assert from_column(text) == text
 
 
@@ -115,11 +115,11 @@ def test_copies_keep_the_parameters() -> None:
         assert (again, again.params) == (NESTED, NESTED.params)
 
 
-def test_a_message_about_another_pod_keeps_the_rest() -> None:
+def test_replaced_pod_keeps_the_rest_of_the_message() -> None:
     assert replace_pod(NESTED, "own/q") == str(NESTED).replace("own/p", "own/q")
 
 
-def test_the_first_pods_are_named_and_the_others_counted() -> None:
+def test_pod_list_names_the_first_and_counts_the_others() -> None:
     pods = [f"a/{number}" for number in range(7)]
     assert format_pods(pods) == "a/0, a/1, a/2, a/3, a/4 and 2 more"
     assert format_pods(pods[:1]) == "a/0"

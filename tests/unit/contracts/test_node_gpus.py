@@ -12,7 +12,7 @@ def test_listed_gpus_have_precedence_without_unhealthy_ones() -> None:
     assert [card.index for card in cards_of(node)] == [0, 2]
 
 
-def test_a_node_that_lists_no_card_has_none() -> None:
+def test_empty_gpu_list_precedes_the_device_count() -> None:
     assert cards_of(a_node().offering("nvidia.com/gpu", 8).having(gpus=()).build()) == ()
 
 

@@ -60,7 +60,7 @@ def test_hint_lists_the_valid_values(values: dict[str, Any], hint: str) -> None:
     assert refused.value.hint == hint
 
 
-def test_the_schema_carries_titles_bounds_and_defaults() -> None:
+def test_schema_has_titles_bounds_and_defaults() -> None:
     strength = params_schema(Curve)["properties"]["strength"]
     assert strength == {"type": "integer", "minimum": 1, "maximum": 9, "title": "Strength", "default": 5}
     assert params_schema(Curve)["additionalProperties"] is False

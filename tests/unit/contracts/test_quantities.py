@@ -96,7 +96,7 @@ def test_quantities_equal_their_fraction_rounded_up(whole: int, thousandths: int
 
 
 @given(st.sampled_from(RESOURCES), st.integers(0, INT64_MAX // 1000))
-def test_a_written_amount_is_read_back(resource: str, amount: int) -> None:
+def test_formatted_amount_round_trips(resource: str, amount: int) -> None:
     assert parse_amount(resource, format_amount(resource, amount)) == amount
 
 

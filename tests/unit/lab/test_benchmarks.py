@@ -8,18 +8,18 @@ from hetsched.lab.bench.isa import requirements
 from hetsched.lab.bench.measure import row
 
 
-def test_a_row_holds_median_and_percentiles() -> None:
+def test_row_has_median_and_percentiles() -> None:
     found = row("case", "us", [float(value) for value in range(1, 12)], tail=True)
     # 1..11: the median is 6, the 10th percentile 2, the 90th 10, the 95th 10.5.
     assert (found.median, found.p10, found.p90, found.p95, found.n) == (6.0, 2.0, 10.0, 10.5, 11)
 
 
-def test_a_fleet_is_repeatable_and_grows_by_its_end() -> None:
+def test_fleet_is_repeatable_and_grows_at_its_end() -> None:
     assert fleet.fleet(30, seed=4) == fleet.fleet(60, seed=4)[:30]
     assert fleet.fleet(30, seed=4) != fleet.fleet(30, seed=5)
 
 
-def test_a_fleet_is_mixed_and_counts_eight_resources() -> None:
+def test_fleet_has_three_architectures_and_eight_resources() -> None:
     state = ClusterState(fleet.fleet(300))
     assert len(state.resources) == 8
     assert {parse(report.isa.native or "").arch for report in state.reports} == {"x86", "arm", "riscv"}

@@ -50,7 +50,7 @@ def test_remote_memory_and_cards_slow_a_pod_down() -> None:
     assert found["p"] == (pytest.approx(1 / 1.5), 0.0)
 
 
-def test_a_pod_without_zones_runs_where_time_is_left() -> None:
+def test_unpinned_pod_runs_on_the_remaining_cpu_time() -> None:
     # 1 and 3 CPUs are left: shares 1/4 and 3/4, remote 1 - (1/16 + 9/16) = 0.375, nothing stolen by 4 of 4.
     found = speeds({"p": Running(4, {}, ())}, [1000, 3000], MODEL)
     assert found["p"] == (pytest.approx(1 / (1 + 0.6 * 0.375)), 0.0)

@@ -45,7 +45,7 @@ def test_csv_files_hold_results_samples_and_placements() -> None:
     ]
 
 
-def test_every_chart_has_its_table_and_absent_figures_have_no_chart() -> None:
+def test_charts_have_tables_and_missing_metrics_have_no_chart() -> None:
     page = report_files("title", [], runs("spread"))["index.html"].decode()
     assert page.count("<svg") == page.count("<figure>") == page.count("<details>") > 0
     assert "gpuAllocation over" not in page
@@ -63,7 +63,7 @@ def test_equal_runs_give_equal_bytes() -> None:
     assert first == second
 
 
-def test_samples_are_drawn_over_gpu_demand_where_there_are_cards() -> None:
+def test_samples_with_gpus_are_drawn_over_gpu_demand() -> None:
     metrics = msgspec.structs.replace(METRICS, gpu_allocation=0.5, gpu_fragmentation=0.1)
     (run,) = runs("spread")
     with_cards = PolicyRun(run.result, tuple(ReplaySample(n, 0, n / 2, metrics) for n in (1, 2)))

@@ -35,7 +35,7 @@ def test_racks_are_compared_with_the_rule_of_least_free_gpus(experiment: Experim
     assert decision.value
 
 
-def test_the_plot_shows_both_policies(experiment: Experiment) -> None:
+def test_plot_shows_both_policies(experiment: Experiment) -> None:
     (chart,) = experiment.charts
     assert GANG.name in chart
     assert "default-kube<" in chart

@@ -18,7 +18,7 @@ def policy(name: str) -> Policy:
     return compile_policy(POLICIES[name], REGISTRY)
 
 
-def test_the_tasks_are_those_of_the_fitted_seed() -> None:
+def test_fitted_seed_gives_the_published_tasks() -> None:
     # x0 = 5708: first tasks (170, 144), (200, 96), (60, 224); 17620m and 21088Mi in all
     sizes = [(pod.shape.request("cpu"), pod.shape.request("memory") // 2**20) for pod in tasks(GROUPS[0], FITTED_SEED)]
     assert sizes[:3] == [(170, 144), (200, 96), (60, 224)]
@@ -26,7 +26,7 @@ def test_the_tasks_are_those_of_the_fitted_seed() -> None:
     assert sum(cpu >= 400 for cpu, _ in sizes) == 10
 
 
-def test_the_default_of_1_18_spreads_the_fitted_tasks_as_published() -> None:
+def test_default_policy_of_1_18_spreads_tasks_as_published() -> None:
     # All nodes {19, 19, 22, 21, 19}: A = 22 + 21 + 19 = 62, B = 22 + 19 = 41.
     # RISC-V nodes {30, 33, 37}: C = 30 + 37 = 67.
     kube = compile_policy(KUBE_1_18, REGISTRY)
@@ -36,7 +36,7 @@ def test_the_default_of_1_18_spreads_the_fitted_tasks_as_published() -> None:
     assert limited == {"node3": 30, "node4": 33, "node5": 37}
 
 
-def test_isamatch_places_every_pod_right_and_spills_when_the_closest_node_is_full() -> None:
+def test_isamatch_overflows_when_the_closest_node_is_full() -> None:
     # RV64IMFD: node3 (1.0) takes 94, node5 (0.8) the rest, the first of them index 89: node3 is full at 16000m
     nodes = placed(policy("isamatch"), GROUPS[1], FITTED_SEED)
     assert Counter(nodes) == {"node3": 94, "node5": 6}

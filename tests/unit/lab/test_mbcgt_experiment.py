@@ -70,7 +70,7 @@ def test_game_overloads_no_node_unlike_its_competitors(made: Experiment) -> None
 
 
 @pytest.mark.parametrize("seed", [100 * group + order for group in range(3) for order in range(1, 6)])
-def test_some_nodes_stay_idle_in_every_order(seed: int) -> None:
+def test_one_or_two_nodes_stay_idle_in_every_order(seed: int) -> None:
     scheduler = Scheduler(ClusterState(nodes(4)), compile_policy(BUILTIN["mbcgt"], load_registry()))
     held = {scheduler.schedule(pod).node for pod in pods(3, seed)}
     assert None not in held

@@ -37,7 +37,7 @@ def test_names_stay_unique_even_where_the_list_holds_such_names() -> None:
     assert {pod.shape for pod in stream} == {pods[0].shape}
 
 
-def test_the_seed_repeats_the_stream() -> None:
+def test_arrival_stream_depends_on_the_seed() -> None:
     first, again, other = (
         [pod.name for pod in arrival_stream(PODS, capacity_milli=5000, ratio=1.5, seed=seed)] for seed in (9, 9, 10)
     )
@@ -46,14 +46,14 @@ def test_the_seed_repeats_the_stream() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.0, -1.0, float("nan"), float("inf"), 11.0])
-def test_a_ratio_out_of_range_is_refused(ratio: float) -> None:
+def test_ratio_out_of_range_is_rejected(ratio: float) -> None:
     with pytest.raises(InputError) as caught:
         arrival_stream(PODS, capacity_milli=1000, ratio=ratio, seed=0)
     assert caught.value.code == "ArrivalRatioInvalid"
 
 
 @pytest.mark.parametrize(("pods", "capacity_milli"), [(PODS, 0), ([a_pod().build()], 1000), ([], 1000)])
-def test_without_gpus_there_is_no_such_stream(pods: list, capacity_milli: int) -> None:
+def test_arrival_stream_without_gpus_is_rejected(pods: list, capacity_milli: int) -> None:
     with pytest.raises(InputError) as caught:
         arrival_stream(pods, capacity_milli=capacity_milli, ratio=1.0, seed=0)
     assert caught.value.code == "ArrivalWithoutGpus"

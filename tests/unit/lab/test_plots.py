@@ -61,7 +61,7 @@ def test_labels_of_lines_that_end_together_do_not_cover_each_other() -> None:
     assert all(later - earlier >= 14 for earlier, later in itertools.pairwise(heights))
 
 
-def test_a_bar_has_its_value_and_none_is_no_bar() -> None:
+def test_bars_have_values_and_none_has_no_bar() -> None:
     svg = bar_chart("t", [("spread", 0.921), ("random", None)], y_label="share")
     assert {"0.921", "none", "spread", "random"} <= set(texts(svg))
     assert svg.count("<rect") == 1

@@ -15,7 +15,7 @@ def policy() -> Policy:
     return compile_policy(BUILTIN["first-fit"], load_registry())
 
 
-def test_a_pod_that_fits_nowhere_is_not_tried_again(policy: Policy) -> None:
+def test_unschedulable_pod_is_tried_once(policy: Policy) -> None:
     # 8 CPUs: 6 go to the first, 4 do not fit any more, 2 do.
     pods = [a_pod("six").cpu(6).build(), a_pod("four").cpu(4).build(), a_pod("two").cpu(2).build()]
     result, _ = replay(ClusterState([a_node().build()]), pods, policy)

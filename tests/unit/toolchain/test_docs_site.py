@@ -153,7 +153,7 @@ def test_pod_lifecycle_is_a_picture_of_all_transitions(site: Path) -> None:
     assert "--&gt;" not in text
 
 
-def test_a_dead_link_or_a_state_without_a_place_fails_the_build(tmp_path: Path) -> None:
+def test_dead_link_or_unplaced_state_fails_the_build(tmp_path: Path) -> None:
     """Prove that warnings are errors, with the configuration of the site and one page."""
     (tmp_path / "docs").mkdir()
     diagram = "```mermaid\nstateDiagram-v2\n    pending --> nowhere\n```\n"

@@ -28,7 +28,7 @@ def test_unknown_kind_is_refused() -> None:
         Faults("t").add("misplaced", ["a"])
 
 
-def test_each_test_is_a_row_and_the_others_are_counted() -> None:
+def test_table_has_one_row_per_fault_test_and_counts_the_others() -> None:
     first, second = Faults("tests/kube/test_kills.py::test_a[x]", "3 kills"), Faults("tests/test_b.py::test_b")
     second.add("lost", ["p"])
     reports = [

@@ -26,14 +26,14 @@ def no_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_altered_wheel_is_deleted_and_nothing_is_unpacked(no_uv: Path) -> None:
+def test_altered_wheel_is_deleted_and_not_unpacked(no_uv: Path) -> None:
     with pytest.raises(dev.SetupError, match="does not match the hash"):
         dev.find_uv()
 
     assert list(no_uv.iterdir()) == []
 
 
-def test_the_pinned_wheel_is_unpacked_ready_to_run(no_uv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_wheel_is_unpacked_as_an_executable(no_uv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version, _ = dev.pinned_uv()
     known = hashlib.sha256(dev.fetch_uv_wheel(version).read_bytes()).hexdigest()
     monkeypatch.setattr(dev, "pinned_uv", lambda: (version, {known}))

@@ -12,7 +12,7 @@ from tests.isolation import isolated
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_this_process_has_a_home_of_its_own() -> None:
+def test_test_process_has_its_own_home() -> None:
     assert Path.home().name.startswith("hetsched-tests-")
     assert Path(os.environ["HETSCHED_DATA"]).is_relative_to(Path.home())
 
@@ -28,7 +28,7 @@ def test_variables_of_the_product_are_dropped() -> None:
     }  # fmt: skip
 
 
-def test_runs_of_a_checkout_share_bytecode_where_the_user_wants_none_in_the_source() -> None:
+def test_runs_share_bytecode_outside_the_source_tree() -> None:
     home = Path("/tmp/home")
     dropped = isolated({"PYTHONDONTWRITEBYTECODE": "1"}, home)
     assert "PYTHONDONTWRITEBYTECODE" not in dropped

@@ -251,7 +251,7 @@ def test_refused_words_are_found_in_names(name: str, refused: bool) -> None:
         ('"""Return `told`."""\n', []),
     ],
 )
-def test_a_refused_word_is_found_in_text_only(tmp_path: Path, source: str, words: list[str]) -> None:
+def test_refused_word_is_found_in_text_only(tmp_path: Path, source: str, words: list[str]) -> None:
     path = tmp_path / "one.py"
     path.write_text(source)
     plain = [_CODE_SPAN.sub("", text) for _, text in text_of(path)]

@@ -28,7 +28,7 @@ def test_variables_are_handed_over_under_uvs_names(monkeypatch: pytest.MonkeyPat
     assert env["SSL_CERT_FILE"] == "/certs/ours.pem"
 
 
-def test_a_variable_wins_over_pips_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_variable_precedes_the_pip_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = tmp_path / ".config/pip/pip.conf"
     settings.parent.mkdir(parents=True)
     settings.write_text("[global]\nindex-url = http://file.test/simple\ntimeout = 7\n")
@@ -47,7 +47,7 @@ def test_uvs_own_variable_wins_over_pips(monkeypatch: pytest.MonkeyPatch) -> Non
     assert dev.uv_environment()["UV_DEFAULT_INDEX"] == "http://uv.test/simple"
 
 
-def test_folders_that_are_not_there_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_folders_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path} {tmp_path}/gone http://wheels.test/")
 
     assert dev.uv_environment()["UV_FIND_LINKS"] == f"{tmp_path},http://wheels.test/"

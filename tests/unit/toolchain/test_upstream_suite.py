@@ -71,7 +71,7 @@ def test_tests_that_only_hetsched_fails_need_a_documented_reason() -> None:
     assert shown[-2:] == ["filters: b: documented: a reason", "filters: d: UNEXPLAINED"]
 
 
-def test_a_set_that_no_scheduler_passed_is_failed() -> None:
+def test_set_without_passing_tests_is_failed() -> None:
     assert Comparison("filters", {}, {}).is_failed({})
     assert Comparison("filters", {"a": False}, {"a": False}).is_failed({})
 
@@ -83,7 +83,7 @@ def test_unknown_sets_are_rejected_before_anything_is_built(capsys: pytest.Captu
     assert "Unknown set nope: use probes, filters," in capsys.readouterr().err
 
 
-def test_the_replaced_function_keeps_used_imports_only() -> None:
+def test_replaced_function_keeps_used_imports_only() -> None:
     text = with_external_server(
         SOURCE, "\n// InitTestAPIServer connects.\nfunc InitTestAPIServer() {\n\tclientcmd.Build()\n}\n"
     )
@@ -94,7 +94,7 @@ def test_the_replaced_function_keeps_used_imports_only() -> None:
     assert text.count("func InitTestAPIServer") == 1
 
 
-def test_a_source_without_the_function_is_an_error() -> None:
+def test_source_without_the_function_is_an_error() -> None:
     with pytest.raises(Unavailable, match="InitTestAPIServer"):
         with_external_server(SOURCE.replace("InitTestAPIServer", "Init"), "")
 
