@@ -169,7 +169,7 @@ def test_unreadable_report_is_rejected(agent: Api, cluster: Cluster, body: bytes
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b'{"x": ' + b"[" * 100_000])
-def test_report_that_is_not_json_states_the_reason_and_what_to_send(agent: Api, cluster: Cluster, body: bytes) -> None:
+def test_non_json_report_is_rejected_with_reason_and_hint(agent: Api, cluster: Cluster, body: bytes) -> None:
     problem = agent("POST", "agent/reports/", body, kind="application/json", status=400).json()
     assert problem["code"] == "BodyMalformed"
     assert problem["detail"].startswith("the text is not valid JSON: ")
@@ -194,7 +194,7 @@ def test_missing_secret_is_reported_and_nothing_is_signed(
     assert [problem["code"] for problem in answer["problems"]] == ["NotSigned"]
 
 
-def test_a_key_is_withheld_over_plain_http(agent: Api, cluster: Cluster, settings: Any) -> None:
+def test_key_is_withheld_over_plain_http(agent: Api, cluster: Cluster, settings: Any) -> None:
     settings.HETSCHED_AGENT_KEYS_OVER_HTTP = False
     answered = agent("POST", "agent/reports/", message(), status=200).json()
     assert answered["key"] == ""

@@ -28,7 +28,7 @@ def sent(caller: Api, *items: dict[str, Any], status: int = 202, key: str = "", 
     return caller("POST", "submissions/", {"items": items, **more}, status=status, **headers).json()
 
 
-def test_each_item_is_a_workload_of_its_own(operator: Api, cluster: Cluster) -> None:
+def test_each_item_creates_a_workload(operator: Api, cluster: Cluster) -> None:
     answer = sent(operator, named("a"), named("b", name="second"), priority=7)
     assert (answer["accepted"], answer["refused"]) == (2, 0)
     assert [(item["index"], item["status"], item["state"]) for item in answer["items"]] == [
@@ -64,7 +64,7 @@ def test_atomic_batch_writes_all_items(operator: Api, cluster: Cluster) -> None:
     assert Workload.objects.count() == 2
 
 
-def test_the_same_batch_under_the_same_key_is_submitted_once(operator: Api, cluster: Cluster) -> None:
+def test_repeated_batch_with_the_same_key_is_submitted_once(operator: Api, cluster: Cluster) -> None:
     first = sent(operator, named("a"), named("b"), key="night-7")
     again = sent(operator, named("a"), named("b"), key="night-7")
     assert [item["id"] for item in again["items"]] == [item["id"] for item in first["items"]]
@@ -73,7 +73,7 @@ def test_the_same_batch_under_the_same_key_is_submitted_once(operator: Api, clus
     assert check_invariants() == []
 
 
-def test_another_item_under_the_same_place_and_key_is_refused(operator: Api, cluster: Cluster) -> None:
+def test_changed_item_with_the_same_key_is_rejected(operator: Api, cluster: Cluster) -> None:
     sent(operator, named("a"), named("b"), key="night-7")
     answer = sent(operator, named("a"), named("other"), named("c"), key="night-7", status=207)
     assert [item["status"] for item in answer["items"]] == [202, 422, 202]
@@ -110,7 +110,7 @@ def test_item_is_identified_by_its_key_at_any_position(operator: Api, cluster: C
     assert Workload.objects.count() == 3
 
 
-def test_keys_of_others_are_other_keys(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
+def test_keys_of_two_tokens_are_distinct(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
     sent(operator, named("a", key="k"))
     theirs = sent(api("submitter"), named("b", key="k"))
     assert theirs["items"][0].get("replayed", False) is False

@@ -38,7 +38,7 @@ def test_invalid_choice_is_named_with_the_valid_ones(operator: Api) -> None:
     assert problem["hint"].startswith("Known: cordon, uncordon")
 
 
-def test_a_bare_object_is_the_manifest(operator: Api) -> None:
+def test_bare_object_is_the_manifest(operator: Api) -> None:
     problem = operator("POST", "workloads/", {"kind": "Pod"}, status=400).json()
     assert problem["place"].startswith("manifest")
 

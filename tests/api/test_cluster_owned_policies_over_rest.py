@@ -35,7 +35,7 @@ def owner(admin: Api, body: dict[str, Any], **more: Any) -> Any:
     return admin("POST", "policies/mine/owner/", body, if_match=admin.tag("policies/mine/"), **more)
 
 
-def test_the_owner_is_shown(admin: Api) -> None:
+def test_policy_shows_its_owner_cluster(admin: Api) -> None:
     found = admin.get("policies/mine/")
     assert (found["keptIn"], found["activeVersion"]) == ("west", 1)
     assert found["objects"]["west"]["accepted"]
@@ -43,7 +43,7 @@ def test_the_owner_is_shown(admin: Api) -> None:
     assert rows == {"mine": "west"}
 
 
-def test_a_refused_object_is_shown_with_its_cluster(admin: Api) -> None:
+def test_rejected_policy_object_is_shown_with_its_cluster(admin: Api) -> None:
     (mine, odd) = admin.get("clusters/west/")["connection"]["policies"]
     assert (mine["name"], mine["accepted"], mine["version"]) == ("mine", True, 1)
     assert (odd["accepted"], odd["code"], odd["place"]) == (False, "PolicyPluginUnknown", "spec.plugins[0]")

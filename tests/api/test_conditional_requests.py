@@ -37,7 +37,7 @@ def test_weak_etag_is_valid_for_reads_only(operator: Api, decided: str) -> None:
     operator("POST", "nodes/n1/actions/", {"action": "cordon", "reason": "x"}, if_match=weak, status=412)
 
 
-def test_a_tag_changes_with_its_resource(operator: Api, decided: str) -> None:
+def test_etag_changes_with_its_resource(operator: Api, decided: str) -> None:
     before = operator.tag(f"workloads/{decided}/")
     operator("POST", f"workloads/{decided}/actions/", {"action": "cancel", "reason": "x"}, if_match=before, status=200)
     assert operator.tag(f"workloads/{decided}/") != before

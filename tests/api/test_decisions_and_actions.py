@@ -70,7 +70,7 @@ def test_unavailable_matrix_returns_410_with_the_summary(operator: Api, decided:
     operator("GET", f"decisions/{row['id']}/", status=200)
 
 
-def test_a_workload_shows_its_pods_and_how_long_each_state_lasted(operator: Api, decided: str) -> None:
+def test_workload_shows_its_pods_and_state_durations(operator: Api, decided: str) -> None:
     shown = operator.get(f"workloads/{decided}/")
     assert (shown["state"], shown["podCount"], shown["podsNext"]) == ("never-fits", 2, None)
     assert [(pod["pod"], pod["state"], pod["node"]) for pod in shown["pods"]] == [
@@ -119,7 +119,7 @@ def test_retry_without_failed_pods_is_rejected(operator: Api, cluster: Any) -> N
     assert (answer.status_code, answer.json()["code"]) == (409, "NothingToRetry")
 
 
-def test_a_priority_is_changed_by_operators(operator: Api, api: Any, cluster: Any) -> None:
+def test_only_operators_change_the_priority(operator: Api, api: Any, cluster: Any) -> None:
     workload = operator("POST", "workloads/", POD, kind="application/yaml", status=202).json()["id"]
     assert act(api("submitter"), workload, action="priority", priority=9).status_code == 403
     assert act(operator, workload, action="priority").json()["code"] == "ActionIncomplete"

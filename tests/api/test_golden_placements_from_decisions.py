@@ -48,7 +48,7 @@ def agreed(of: Decision, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_past_decision_holds_when_it_is_created(admin: Api, decided: Decision) -> None:
+def test_placement_from_a_decision_holds_at_creation(admin: Api, decided: Decision) -> None:
     placement = admin("POST", "golden-placements/", agreed(decided, decision=decided.pk), status=201).json()
     assert (placement["state"], placement["got"], placement["decision"]) == ("kept", "n2", decided.pk)
     assert admin("POST", "golden-placements/", agreed(decided, name="empty"), status=201).json()["state"] == "broken"
@@ -75,14 +75,14 @@ def test_later_changes_of_the_cluster_do_not_matter(admin: Api, decided: Decisio
     assert not AgreedState.objects.exists()
 
 
-def test_policy_with_another_placement_breaks_it(admin: Api, decided: Decision) -> None:
+def test_policy_with_another_node_breaks_the_placement(admin: Api, decided: Decision) -> None:
     admin("POST", "golden-placements/", agreed(decided, decision=decided.pk, policy=""), status=201)
     asked = {"policy": decided.policy_name, "plugins": [{"name": "node-ready"}]}
     (found,) = admin("POST", "golden-placements/check/", asked, status=200).json()["results"]
     assert (found["state"], found["got"]) == ("broken", "n1")
 
 
-def test_a_decision_that_is_not_known_is_refused(admin: Api, decided: Decision) -> None:
+def test_unknown_decision_is_rejected(admin: Api, decided: Decision) -> None:
     refused = admin("POST", "golden-placements/", agreed(decided, decision=10**6), status=400).json()
     assert (refused["code"], refused["place"]) == ("DecisionUnknown", "decision")
     name = decided.cluster.name

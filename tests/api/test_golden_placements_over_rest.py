@@ -86,7 +86,7 @@ def test_saving_a_broken_placement_reports_it(admin: Api) -> None:
     assert placement["brokenSince"] is not None
 
 
-def test_a_change_needs_the_tag_and_a_reason(admin: Api) -> None:
+def test_change_requires_the_etag_and_a_reason(admin: Api) -> None:
     admin("POST", "golden-placements/", AGREED, status=201)
     address, changed = "golden-placements/small-first/", {**AGREED, "expect": {"selector": {"zone": "a"}}}
     admin("PUT", address, changed, status=428)
@@ -120,7 +120,7 @@ def test_invalid_placement_is_rejected(admin: Api, change: dict[str, Any], code:
     assert not GoldenPlacement.objects.exists()
 
 
-def test_a_stale_draft_is_refused_with_both_edits(admin: Api) -> None:
+def test_stale_draft_is_rejected_with_both_edits(admin: Api) -> None:
     tag = admin.tag("policies/spread/")
     theirs = {"plugins": [{"name": "resource-fit"}, {"name": "least-allocated", "weight": 2}]}
     admin("POST", "policies/spread/versions/", theirs, if_match=tag, status=201)

@@ -129,7 +129,7 @@ def test_indistinguishable_pods_are_recorded_as_admitted(node: Node) -> None:
     assert check_invariants() == []
 
 
-def test_another_plugins_choice_is_followed(node: Node) -> None:
+def test_allocation_of_another_device_plugin_is_recorded(node: Node) -> None:
     placed("p", 2)
     node.kubelet.given = {"uid-p": {"main": {"nvidia.com/gpu": ("GPU-1",)}}}
     node.report(assigns_gpus=False)
@@ -138,7 +138,7 @@ def test_another_plugins_choice_is_followed(node: Node) -> None:
     assert check_invariants() == []
 
 
-def test_a_plugin_that_names_cards_by_their_pci_address_is_followed(api: Callable[..., Api], settings: Any) -> None:
+def test_allocation_by_pci_address_is_recorded(api: Callable[..., Api], settings: Any) -> None:
     settings.HETSCHED_AGENT_PAUSE_MILLIS = 0
     gpus = tuple(a_card(index, "MI300X", 196592, uuid=f"GPU-{index}") for index in range(2))
     a_cluster(a_node("n1").having(gpus=gpus), name="lab")

@@ -43,7 +43,7 @@ def shape_of(seen: Seen, cpu: str) -> Seen:
     return next(shape for shape in seen["shapes"] if shape["cpu"] == cpu)
 
 
-def test_a_fleet_without_pods_is_measured_by_examples(api: Callable[..., Api], cluster: Cluster) -> None:
+def test_fleet_without_pods_uses_example_shapes(api: Callable[..., Api], cluster: Cluster) -> None:
     seen = api("viewer").get(ADDRESS)
     assert [(pool["family"], pool["name"], pool["nodes"]) for pool in seen["pools"]] == [
         ("riscv", "general", 1),

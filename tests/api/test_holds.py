@@ -168,7 +168,7 @@ def test_hold_is_claimed_by_one_submission(operator: Api, cluster: Cluster) -> N
     assert Workload.objects.count() == 1
 
 
-def test_a_retry_with_the_same_key_is_answered_though_the_hold_is_used(operator: Api, cluster: Cluster) -> None:
+def test_retry_with_the_same_key_succeeds_with_a_used_hold(operator: Api, cluster: Cluster) -> None:
     hold = held(operator)
     address = f"workloads/?hold={hold['id']}"
     first = operator("POST", address, BIG, kind="application/yaml", idempotency_key="k", status=202)
@@ -271,7 +271,7 @@ def test_hold_is_managed_by_owner_and_operators(operator: Api, api: Callable[...
     operator("DELETE", f"holds/{hold['id']}/", status=200)
 
 
-def test_those_of_other_namespaces_do_not_exist(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
+def test_holds_of_other_namespaces_return_404(operator: Api, api: Callable[..., Api], cluster: Cluster) -> None:
     hold = held(operator)
     limited = api("submitter", "lab")
     assert limited.get("holds/")["items"] == []

@@ -148,7 +148,7 @@ def test_invalid_name_is_rejected(api: Callable[..., Api], cluster: Any, name: s
     assert_refused(api("policy-admin")("POST", "policies/", draft))
 
 
-def test_a_body_over_the_cap_of_its_address(operator: Api, cluster: Any, settings: Any) -> None:
+def test_body_over_the_limit_of_its_path_returns_413(operator: Api, cluster: Any, settings: Any) -> None:
     settings.HETSCHED_BODY_BYTES, settings.HETSCHED_MANIFEST_BYTES = 1000, 5000
     operator("POST", "nodes/n1/actions/", b" " * 1001, if_match="*", status=413)
     operator("POST", "workloads/", POD + "#" * 1001, kind=YAML, status=202)

@@ -18,20 +18,20 @@ def submit(caller: Api, manifest: str = POD, key: str = "build-17", **more: Any)
     return caller("POST", "workloads/", manifest, kind="application/yaml", idempotency_key=key, **more)
 
 
-def test_the_same_body_gets_the_first_answer_again(operator: Api, cluster: Any) -> None:
+def test_same_body_gets_the_first_response(operator: Api, cluster: Any) -> None:
     first, second = submit(operator, status=202), submit(operator, status=202)
     assert first.content == second.content
     assert ("Idempotency-Replayed" in first, second["Idempotency-Replayed"]) == (False, "true")
     assert Workload.objects.count() == 1
 
 
-def test_another_body_is_refused(operator: Api, cluster: Any) -> None:
+def test_changed_body_is_rejected(operator: Api, cluster: Any) -> None:
     submit(operator, status=202)
     assert submit(operator, OTHER, status=422).json()["code"] == "IdempotencyKeyReused"
     assert Workload.objects.count() == 1
 
 
-def test_other_parameters_are_another_body(operator: Api, cluster: Any) -> None:
+def test_changed_query_parameters_are_rejected(operator: Api, cluster: Any) -> None:
     submit(operator, status=202)
     again = operator("POST", "workloads/?priority=3", POD, kind="application/yaml", idempotency_key="build-17")
     assert again.status_code == 422
@@ -49,14 +49,14 @@ def test_keys_of_other_owners_are_other_keys(operator: Api, api: Callable[..., A
     assert mine["id"] != theirs["id"]
 
 
-def test_another_owner_never_reads_the_first_answer(operator: Api, api: Callable[..., Api], cluster: Any) -> None:
+def test_key_of_another_token_is_a_separate_submission(operator: Api, api: Callable[..., Api], cluster: Any) -> None:
     submit(operator, status=202)
     # The same request of another token is a separate submission, whose pod name is in use.
     assert submit(api("submitter"), status=409).json()["code"] == "PodExists"
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "with space", "a\tb", "ünï"])
-def test_a_key_is_short_printable_ascii(operator: Api, cluster: Any, key: str) -> None:
+def test_invalid_key_is_rejected(operator: Api, cluster: Any, key: str) -> None:
     assert submit(operator, key=key, status=400).json()["code"] == "IdempotencyKeyInvalid"
 
 

@@ -66,7 +66,7 @@ def imported(operator: Api, policies: None) -> Api:
     return operator
 
 
-def test_a_new_cluster_is_empty_and_found_under_its_address(operator: Api, policies: None) -> None:
+def test_new_cluster_is_empty_and_has_its_location(operator: Api, policies: None) -> None:
     made = operator("POST", "clusters/", {"name": "site", "kind": "demo", "reason": "to try"}, status=201)
     assert made["Location"] == "/api/v1/clusters/site/"
     shown = operator("GET", "clusters/site/")
@@ -81,7 +81,7 @@ def test_names_are_unique(operator: Api, cluster: Any) -> None:
     assert problem["code"] == "ClusterExists"
 
 
-def test_an_unknown_default_policy_is_refused(operator: Api, policies: None) -> None:
+def test_unknown_default_policy_is_rejected(operator: Api, policies: None) -> None:
     body = {"name": "site", "reason": "x", "policy": "none"}
     assert operator("POST", "clusters/", body, status=400).json()["code"] == "PolicyUnknown"
 
@@ -148,14 +148,14 @@ def test_invalid_anonymise_value_is_rejected(imported: Api) -> None:
     assert not AuditEntry.objects.filter(action="cluster.export").exists()
 
 
-def test_the_instruction_set_is_shown_closed_with_its_source(imported: Api) -> None:
+def test_node_isa_shows_implied_extensions_and_source(imported: Api) -> None:
     isa = imported.get("nodes/gpu-node-0/isa/")
     assert {"m", "a", "f", "d", "c", "v", "zicsr"} <= set(isa["extensions"])
     assert isa["origin"]["source"] == "label hetsched.io/isa"
     assert isa["origin"]["ageSeconds"] >= 0
 
 
-def test_the_cards_are_shown_with_their_holders(imported: Api) -> None:
+def test_node_gpus_are_shown_with_their_holders(imported: Api) -> None:
     (shown,) = imported.get("nodes/gpu-node-0/gpu/")["cards"]
     assert (shown["card"]["uuid"], shown["freeMilli"]) == ("GPU-1", 600)
     # A shared GPU without a stated amount is charged its share: 81,920 MiB x 0.4 = 32,768.
@@ -164,7 +164,7 @@ def test_the_cards_are_shown_with_their_holders(imported: Api) -> None:
     assert shown["freeMemoryMiB"] == 81920 - 32768
 
 
-def test_the_zones_are_shown_as_reported(imported: Api) -> None:
+def test_node_zones_are_shown_as_reported(imported: Api) -> None:
     (zone,) = imported.get("nodes/gpu-node-0/numa/")["zones"]
     assert (zone["name"], zone["cpus"]) == ("node-0", "0-3")
     assert (zone["offlineCapacity"], zone["short"], zone["atRisk"]) == (None, None, [])
@@ -225,7 +225,7 @@ def test_plugins_have_a_parameter_schema(operator: Api) -> None:
     assert "score" in binpack["points"]
 
 
-def test_a_cluster_is_chosen_by_query(imported: Api, cluster: Any) -> None:
+def test_cluster_is_selected_by_query_parameter(imported: Api, cluster: Any) -> None:
     assert imported("GET", "nodes/", status=400).json()["code"] == "ClusterAmbiguous"
     assert [node["name"] for node in imported.get("nodes/", cluster="site")["items"]] == ["gpu-node-0"]
     assert imported.get("nodes/n1/", cluster="lab")["cluster"] == "lab"

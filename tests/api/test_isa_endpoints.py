@@ -49,7 +49,7 @@ def test_names_have_their_implications_and_node_counts(viewer: Api) -> None:
     assert "avx2" in next(base for base in found["x86"]["bases"] if base["name"] == "x86-64-v3")["extensions"]
 
 
-def test_the_last_extension_of_a_long_string_is_counted_too(viewer: Api) -> None:
+def test_last_extension_of_a_long_string_is_counted(viewer: Api) -> None:
     names = [name for name in isa_document(parse("rva23s64_zvl512b_zvknhb_zvksg_zvkng"))["extensions"] if len(name) > 1]
     spelt_out = "_".join(("rv64imafdcv", *names))
     a_cluster(a_node("r1").isa(spelt_out))
@@ -74,7 +74,7 @@ def test_string_means_the_same_as_in_the_command(viewer: Api) -> None:
     assert problem["code"] == "IsaUnknownExtension"
 
 
-def test_a_program_is_read_as_by_the_command_and_a_text_is_refused(viewer: Api, tmp_path: Path) -> None:
+def test_uploaded_program_is_inspected_as_by_the_command(viewer: Api, tmp_path: Path) -> None:
     found = viewer("POST", "isa/inspect/?file=app", PROGRAM, kind=BINARY, status=200).json()
     (tmp_path / "app").write_bytes(PROGRAM)
     text = CliRunner().invoke(isa_command, ["inspect", str(tmp_path / "app"), "-o", "json"]).stdout
@@ -108,7 +108,7 @@ def test_inspections_and_what_ifs_have_separate_limits(operator: Api, monkeypatc
     operator("POST", "isa/inspect/", b"x", kind="application/octet-stream", status=400)
 
 
-def test_an_archive_over_a_limit_is_413_with_a_remedy(operator: Api) -> None:
+def test_archive_over_a_limit_returns_413_with_a_hint(operator: Api) -> None:
     member = tarfile.TarInfo("x")
     member.size = 8 << 30
     refused = operator(

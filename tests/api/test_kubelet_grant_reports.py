@@ -103,7 +103,7 @@ def test_pod_avoids_a_node_with_zones_half_used_by_unknown_pods(agent: Agent, fl
     assert Pod.objects.get(name="four").node is None
 
 
-def test_the_pod_is_placed_once_the_kubelet_took_the_cpus_back(agent: Agent, fleet: Cluster) -> None:
+def test_pod_is_placed_after_the_kubelet_released_cpus(agent: Agent, fleet: Cluster) -> None:
     agent.report(exclusive=HELD)
     submitted(fleet, a_pod("four").cpu(4).guaranteed())
     assert node_of("four") is None
@@ -111,7 +111,7 @@ def test_the_pod_is_placed_once_the_kubelet_took_the_cpus_back(agent: Agent, fle
     assert node_of("four") == "n1"
 
 
-def test_a_pod_that_was_placed_here_counts_once(agent: Agent, fleet: Cluster) -> None:
+def test_pod_placed_by_us_counts_once(agent: Agent, fleet: Cluster) -> None:
     agent.report()
     submitted(fleet, a_pod("four").cpu(4).guaranteed())
     assert node_of("four") == "n1"
@@ -133,7 +133,7 @@ def test_a_pod_that_was_placed_here_counts_once(agent: Agent, fleet: Cluster) ->
     assert node_of("other") == "n1"
 
 
-def test_a_report_with_unknown_pods_is_confirmed_by_its_digest(agent: Agent) -> None:
+def test_report_with_unknown_pods_is_confirmed_by_its_digest(agent: Agent) -> None:
     agent.report(exclusive=HELD)
     assert agent.confirm(exclusive=HELD) == []
 

@@ -51,7 +51,7 @@ def test_object_names_derive_from_the_key(
     assert len({row.wanted.name for row in SubmittedObject.objects.all()}) == 2
 
 
-def test_a_policy_becomes_the_schedulers_name(operator: Api) -> None:
+def test_policy_is_written_as_the_scheduler_name(operator: Api) -> None:
     submit(operator, address="workloads/?policy=binpack", status=202)
     assert SubmittedObject.objects.get().wanted.document["spec"]["schedulerName"] == "hetsched-binpack"
 
@@ -124,7 +124,7 @@ def test_finished_pods_of_a_manifest_count_in_the_quota() -> None:
     submit(limited, status=202)
 
 
-def test_a_finished_pod_on_a_node_is_not_created_there(operator: Api) -> None:
+def test_finished_pod_on_a_node_is_rejected(operator: Api) -> None:
     finished = "---\n" + POD.replace("web", "b") + "  nodeName: n1\nstatus: {phase: Succeeded}\n"
     assert submit(operator, POD + finished, status=400).json()["code"] == "PodBound"
 

@@ -231,7 +231,7 @@ def test_document_is_generated_once_per_format(operator: Api, monkeypatch: pytes
     assert generated == []
 
 
-def test_the_page_runs_no_inline_script_or_style(operator: Api) -> None:
+def test_documentation_page_has_no_inline_script_or_style(operator: Api) -> None:
     page = operator("GET", "docs", accept="text/html", status=200)
     text = page.content.decode()
     assert "<style" not in text

@@ -45,7 +45,7 @@ def test_new_rows_do_not_shift_pages(operator: Api, cluster: Any) -> None:
     assert seen == ["p3", "p2", "p1", "p0"]
 
 
-def test_the_next_page_keeps_the_filter(operator: Api, cluster: Any) -> None:
+def test_next_page_keeps_the_filter(operator: Api, cluster: Any) -> None:
     for name in ("a", "b", "c"):
         operator("POST", "workloads/", POD.replace("web", name), kind="application/yaml", status=202)
     assert walk(operator, "workloads/", 1) != []
@@ -79,5 +79,5 @@ def test_lists_are_filtered(operator: Api, decided: str, address: str, query: An
         ({"workload": "w-0"}, []),
     ],
 )
-def test_the_ledger_is_filtered(operator: Api, decided: str, query: Any, pods: list[str]) -> None:
+def test_decisions_are_filtered(operator: Api, decided: str, query: Any, pods: list[str]) -> None:
     assert [row["pod"] for row in operator.get("decisions/", **query)["items"]] == pods

@@ -121,7 +121,7 @@ def test_plan_is_bound_to_its_request(operator: Api, cluster: Cluster, more: dic
     assert refused.json()["code"] == "PlanMismatch"
 
 
-def test_priority_and_policy_are_part_of_it(operator: Api, cluster: Cluster) -> None:
+def test_plan_includes_priority_and_policy(operator: Api, cluster: Cluster) -> None:
     plan = planned(operator, policy="spread", priority=5)
     accepted = submitted(operator, plan, policy="spread", priority=5)
     row = Workload.objects.get(pk=accepted["id"])

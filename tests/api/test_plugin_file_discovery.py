@@ -57,14 +57,14 @@ def short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("short_name")
-def test_rest_describes_it(operator: Api) -> None:
+def test_rest_describes_the_plugin(operator: Api) -> None:
     described = operator.get("plugins/short-name/")
     assert described["summary"] == "Prefer nodes with short names."
     assert described["params"]["properties"]["depth"]["maximum"] == 9
 
 
 @pytest.mark.usefixtures("short_name")
-def test_the_policy_form_has_its_fields(client: Client, cluster: Any, settings: Any) -> None:
+def test_policy_form_has_the_plugin_parameters(client: Client, cluster: Any, settings: Any) -> None:
     plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
     client.force_login(User.objects.create_superuser("root", password="x"))
@@ -74,7 +74,7 @@ def test_the_policy_form_has_its_fields(client: Client, cluster: Any, settings: 
 
 
 @pytest.mark.usefixtures("short_name")
-def test_what_if_scores_with_it(operator: Api, cluster: Any) -> None:
+def test_what_if_scores_with_the_plugin(operator: Api, cluster: Any) -> None:
     draft = {"plugins": [{"name": "resource-fit"}, {"name": "short-name", "params": {"depth": 3}}]}
     body = {"manifest": POD, "policyDraft": draft, "explain": True}
     answer = operator("POST", "what-if/", body, status=200).json()

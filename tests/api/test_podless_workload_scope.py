@@ -65,7 +65,7 @@ def test_limited_token_sees_workloads_of_its_namespaces(
     assert may_subscribe(token, made) is seen
 
 
-def test_limited_token_cannot_cancel_it(submitted: Callable[..., str], api: Callable[..., Api]) -> None:
+def test_limited_token_cannot_cancel_a_foreign_workload(submitted: Callable[..., str], api: Callable[..., Api]) -> None:
     made = submitted("rest", "third")
     api("submitter", "team")("DELETE", f"workloads/{made}/", status=404)
     assert not SubmittedObject.objects.filter(state=SubmittedObject.UNWANTED).exists()

@@ -46,7 +46,7 @@ def test_cluster_lists_pods_at_risk(imported: Api) -> None:
     assert shown["zones"] == [{"node": "n0", "zone": "node-0", "short": "500m", "pods": ["default/pinned"]}]
 
 
-def test_node_shows_them_with_the_remaining_capacity(imported: Api) -> None:
+def test_node_shows_pods_at_risk_and_remaining_capacity(imported: Api) -> None:
     (zone,) = imported.get("nodes/n0/numa/")["zones"]
     assert (zone["offlineCapacity"], zone["short"], zone["atRisk"]) == ("1500m", "500m", ["default/pinned"])
     assert imported.get("nodes/n0/")["power"] == {"state": "capped", "headroomWatts": None}

@@ -57,7 +57,7 @@ def test_version_path_determines_the_policy_name(admin: Api) -> None:
     assert other.json()["code"] == "PolicyNameInvalid"
 
 
-def test_an_activated_version_decides_the_next_pod(admin: Api, operator: Api, cluster: Any) -> None:
+def test_activated_version_decides_the_next_pod(admin: Api, operator: Api, cluster: Any) -> None:
     from workers.schedule import run
 
     admin("POST", "policies/", DRAFT, status=201)
@@ -101,7 +101,7 @@ def test_second_write_with_the_same_etag_is_rejected(admin: Api) -> None:
     assert stale.status_code == 412
 
 
-def test_a_reason_is_needed(admin: Api) -> None:
+def test_activation_requires_a_reason(admin: Api) -> None:
     for body in ({"version": 1, "reason": ""}, {"version": 1, "reason": " \n"}):
         answer = admin("POST", "policies/hetsched/activate/", body, if_match="*", status=400)
         assert answer.json()["code"] == "ReasonMissing"

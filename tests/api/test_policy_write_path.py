@@ -220,7 +220,7 @@ DOORS = [by_rest, by_admin, by_object, by_plan, by_import, by_release]
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_policy_that_breaks_a_golden_placement_stays_a_draft(
+def test_policy_that_breaks_a_golden_placement_stays_a_draft(
     api: Callable[..., Api], person: Any, guarded: Cluster, door: Callable[..., None]
 ) -> None:
     door(api, person, content("mine", "n2"))

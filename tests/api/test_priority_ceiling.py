@@ -85,13 +85,13 @@ def test_plans_and_atomic_batches_are_rejected_too(cluster: Cluster) -> None:
     assert not Workload.objects.exists()
 
 
-def test_a_hold_of_a_higher_priority_is_refused(cluster: Cluster) -> None:
+def test_hold_above_the_ceiling_is_rejected(cluster: Cluster) -> None:
     assert code(limited()("POST", "holds/", {"manifest": pod(priority=5)})) == REFUSED
     assert not Hold.objects.exists()
     limited()("POST", "holds/", {"manifest": pod()}, status=201)
 
 
-def test_the_default_class_of_a_cluster_counts(cluster: Cluster) -> None:
+def test_default_priority_class_is_checked(cluster: Cluster) -> None:
     cluster.definitions.priority_classes["normal"] = PriorityClass(100, default=True)
     cluster.save()
     assert code(limited()("POST", "workloads/", pod(), kind=YAML)) == REFUSED
@@ -141,7 +141,7 @@ class TestActions:
         assert Pod.objects.get().state == "never-fits"
         assert self.act(limited(most_priority=50), raised, action="retry")[0] == 200
 
-    def test_a_limited_operator_sets_no_priority_above_its_ceiling(self, raised: str) -> None:
+    def test_limited_operator_sets_no_priority_above_the_ceiling(self, raised: str) -> None:
         caller = limited("operator")
         assert self.act(caller, raised, action="priority", priority=1) == REFUSED
         assert Pod.objects.get().priority == 50
@@ -159,7 +159,7 @@ class TestALiveCluster:
         Connection.objects.create(cluster=made, enrolled_namespaces=["team"])
 
     @pytest.mark.parametrize("spec", [{"priorityClassName": "made-a-moment-ago"}, {"priority": 7}])
-    def test_a_class_that_is_not_known_yet_is_refused(self, spec: dict[str, Any]) -> None:
+    def test_unknown_priority_class_is_rejected(self, spec: dict[str, Any]) -> None:
         assert code(limited()("POST", "workloads/", pod(**spec), kind=YAML)) == REFUSED
         assert not SubmittedObject.objects.exists()
 
@@ -195,7 +195,7 @@ class TestResponses:
         assert "pods with a priority below 10 in every namespace" in page
         assert "pods of lower priority in every namespace" in page
 
-    def test_tokens_from_before_the_rule_follow_it(self, cluster: Cluster) -> None:
+    def test_tokens_without_a_ceiling_have_the_default(self, cluster: Cluster) -> None:
         token, plaintext = create_token(role="submitter", name="old")
         Token.objects.filter(pk=token.pk).update(namespaces=["team"], most_priority=None)
         assert code(Api(plaintext)("POST", "workloads/", pod(priority=1), kind=YAML)) == REFUSED

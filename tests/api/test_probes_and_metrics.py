@@ -48,7 +48,7 @@ def probe(api: Callable[..., Api], cluster: Any) -> Api:
     return api("anonymous")
 
 
-def test_a_process_is_alive_without_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_is_alive_without_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_CHECKS", {"database": away})
     for address in ("/healthz", "/livez"):
         assert Api()("GET", address, status=200).json() == {"status": "ok"}
@@ -153,7 +153,7 @@ def test_unserved_decision_queue_is_unready_after_10_seconds(probe: Api) -> None
     assert probe("GET", "/readyz?component=web", status=200).json()["ok"] is True
 
 
-def test_a_web_process_without_a_database_is_taken_out_of_service(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_process_without_a_database_is_unready(probe: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(health._CHECKS, "database", away)
     assert probe("GET", "/readyz?component=web", status=503).json()["detail"] == "database"
 

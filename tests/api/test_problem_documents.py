@@ -116,7 +116,7 @@ def test_insufficient_role_returns_403(api: Callable[..., Api], cluster: Any) ->
     assert problem["hint"] == "Use a token or an account whose role has this right"
 
 
-def test_a_method_that_does_not_exist(operator: Api, cluster: Any) -> None:
+def test_unsupported_method_returns_405(operator: Api, cluster: Any) -> None:
     answer = operator("PUT", "nodes/")
     assert_problem(answer, 405, "MethodNotAllowed")
     assert answer["Allow"] == "GET, HEAD, OPTIONS"

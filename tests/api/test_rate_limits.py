@@ -41,7 +41,7 @@ def test_submissions_beyond_the_limit_get_retry_after(operator: Api, cluster: An
     assert Workload.objects.count() == 2
 
 
-def test_one_token_is_not_held_back_by_another(api: Callable[..., Api], cluster: Any, settings: Any) -> None:
+def test_tokens_have_separate_buckets(api: Callable[..., Api], cluster: Any, settings: Any) -> None:
     settings.HETSCHED_SUBMITS_PER_MINUTE, settings.HETSCHED_SUBMITS_AT_ONCE = 1, 1
     first, second = api("submitter"), api("submitter")
     assert [submit(first, "a").status_code, submit(first, "b").status_code] == [202, 429]
@@ -91,7 +91,7 @@ def test_token_rate_overrides_the_default(db: Any, cluster: Any) -> None:
     assert (submit(none, "c").status_code, none("GET", "workloads/").status_code) == (403, 200)
 
 
-def test_other_writes_have_a_bucket_of_their_own(operator: Api, cluster: Any, settings: Any) -> None:
+def test_other_writes_have_a_separate_bucket(operator: Api, cluster: Any, settings: Any) -> None:
     settings.HETSCHED_WRITES_PER_MINUTE, settings.HETSCHED_WRITES_AT_ONCE = 1, 1
     action = {"action": "cordon", "reason": "x"}
     statuses = [operator("POST", "nodes/n1/actions/", action, if_match="*").status_code for _ in range(2)]

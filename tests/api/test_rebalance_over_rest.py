@@ -60,7 +60,7 @@ def test_advice_lists_moves_without_writes(tight: Cluster, operator: Api) -> Non
     assert not Rebalance.objects.exists()
 
 
-def test_a_confirmed_plan_is_carried_out_with_a_decision_and_the_audit(tight: Cluster, operator: Api) -> None:
+def test_confirmed_plan_is_executed_with_decisions_and_audit_entries(tight: Cluster, operator: Api) -> None:
     plan = confirm(operator, advice(operator)["ETag"])
     assert (plan["state"], [move["state"] for move in plan["moves"]]) == ("running", ["waiting"])
     advance_plan(tight.pk)
@@ -113,7 +113,7 @@ def test_advice_frees_capacity_for_a_pending_workload(tight: Cluster, operator: 
     assert pod.node.name == "b"
 
 
-def test_changes_outside_the_plan_do_not_matter_and_others_are_412(tight: Cluster, operator: Api) -> None:
+def test_plan_is_rejected_only_after_relevant_changes(tight: Cluster, operator: Api) -> None:
     tag = advice(operator)["ETag"]
     placed(tight, "a", a_pod("tiny").cpu("100m").memory("1Mi"))
     found = confirm(operator, tag, status=412)  # a has 0.9 CPUs left, so right does not fit there any more
@@ -168,7 +168,7 @@ def test_moves_are_chosen_one_by_one(tight: Cluster, operator: Api) -> None:
     assert len(confirm(operator, tag, steps=[0])["moves"]) == 1
 
 
-def test_a_reason_is_needed_and_only_operators_confirm(
+def test_confirmation_requires_a_reason_and_the_operator_role(
     tight: Cluster, operator: Api, api: Callable[..., Api]
 ) -> None:  # fmt: skip
     tag = advice(operator)["ETag"]
@@ -231,7 +231,7 @@ def test_live_pod_is_evicted_and_its_owner_avoids_the_node(live: Cluster, operat
     assert "may not be evicted: the disruption budget web needs it" in shown["message"]
 
 
-def test_a_plan_leaves_evictions_of_other_actions_alone(live: Cluster, operator: Api) -> None:
+def test_plan_ignores_evictions_of_other_actions(live: Cluster, operator: Api) -> None:
     """Regression: a plan stopped for the rejected eviction of a gang's recovery, and dropped that eviction."""
     plan = confirm(operator, advice(operator)["ETag"])
     advance_plan(live.pk)
@@ -256,7 +256,7 @@ def live_gang(live: Cluster) -> Cluster:
     return live
 
 
-def test_no_member_of_a_gang_is_evicted_before_the_eviction_of_all_is_permitted(
+def test_gang_is_evicted_only_if_all_evictions_are_permitted(
     live_gang: Cluster, operator: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, bool]] = []

@@ -204,7 +204,7 @@ class TestStoredRows:
 
 
 class TestETags:
-    def test_the_tag_of_a_redacted_body_is_the_digest_of_the_bytes_sent(
+    def test_etag_is_the_digest_of_the_redacted_body(
         self, api: Callable[..., Api], limited: Api, operator: Api, theirs: str, cluster: Cluster
     ) -> None:
         own = submit(operator, pod("strong", "team", priority=1000))
@@ -246,7 +246,7 @@ class TestETags:
             tags.add(limited.tag("nodes/n1/"))
         assert len(tags) == 1
 
-    def test_the_digest_of_the_clusters_state_is_keyed(
+    def test_state_digest_is_keyed_for_limited_tokens(
         self,
         api: Callable[..., Api],
         operator: Api,
@@ -286,7 +286,7 @@ class TestTheAlarm:
         assert limited.get(f"nodes/{node.name}/")["pods"] == ["hush/x"]
         assert counted() == before + 1
 
-    def test_a_limited_token_does_not_see_the_counter(self, api: Callable[..., Api], theirs: str) -> None:
+    def test_limited_token_does_not_see_the_redaction_counter(self, api: Callable[..., Api], theirs: str) -> None:
         """The counter must not confirm a guessed name that is stored as the image of a pod in scope."""
         shown = {names: api("viewer", *names)("GET", "/metrics").content.decode() for names in ((), ("team",))}
         assert "hetsched_out_of_scope_names" in shown[()]

@@ -173,7 +173,7 @@ def routes(patterns: list[Any], before: str = "") -> Iterator[str]:
 ROUTES = sorted(set(routes(urlpatterns)))
 
 
-def test_the_table_has_a_row_for_every_route_and_no_other() -> None:
+def test_permission_table_has_exactly_the_routes() -> None:
     assert sorted({route for route, _ in TABLE}) == ROUTES
 
 
@@ -241,7 +241,7 @@ def test_superuser_has_every_permission(person: Any, decided: str) -> None:
         assert answer.status_code not in (401, 403, 405, 500), (route, method)
 
 
-def test_a_session_writes_with_its_csrf_token_only(person: Any, cluster: Any) -> None:
+def test_session_write_requires_the_csrf_token(person: Any, cluster: Any) -> None:
     person("ada", "submitter")
     client = Client(enforce_csrf_checks=True, raise_request_exception=False)
     client.login(username="ada", password="a long enough password")
@@ -273,7 +273,7 @@ class TestNamespacedToken:
     def limited(self, api: Callable[..., Api]) -> Api:
         return api("submitter", "team")
 
-    def test_submits_and_sees_its_own(self, limited: Api, theirs: str) -> None:
+    def test_limited_token_submits_and_sees_its_own_workloads(self, limited: Api, theirs: str) -> None:
         own = limited("POST", "workloads/", self.OWN, kind="application/yaml", status=202).json()["id"]
         assert [row["id"] for row in limited.get("workloads/")["items"]] == [own]
         assert limited.get(f"workloads/{own}/")["namespace"] == "team"
@@ -293,12 +293,12 @@ class TestNamespacedToken:
         limited("POST", f"workloads/{theirs}/actions/", {"action": "cancel", "reason": "x"}, if_match="*", status=404)
         assert operator.get(f"workloads/{theirs}/")["state"] == "placed"
 
-    def test_reads_no_decision_about_others(self, limited: Api, theirs: str, operator: Api) -> None:
+    def test_limited_token_reads_no_foreign_decisions(self, limited: Api, theirs: str, operator: Api) -> None:
         (decision,) = operator.get("decisions/")["items"]
         assert limited.get("decisions/")["items"] == []
         limited("GET", f"decisions/{decision['id']}/", status=404)
 
-    def test_sees_loads_but_no_pods_of_others(self, limited: Api, theirs: str, operator: Api) -> None:
+    def test_limited_token_sees_loads_but_no_foreign_pods(self, limited: Api, theirs: str, operator: Api) -> None:
         node = operator.get("decisions/")["items"][0]["node"]
         assert operator.get(f"nodes/{node}/")["pods"] == ["rest/theirs"]
         seen = limited.get(f"nodes/{node}/")

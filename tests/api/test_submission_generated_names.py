@@ -24,7 +24,7 @@ def submitted(caller: Api, manifest: str = MADE, key: str = "", **more: Any) -> 
     return [pod["pod"] for pod in answer["pods"]]
 
 
-def test_the_same_manifest_is_submitted_again(operator: Api, cluster: Cluster) -> None:
+def test_repeated_manifest_gets_new_names(operator: Api, cluster: Cluster) -> None:
     (first,), (second,) = submitted(operator), submitted(operator)
     assert first != second
     assert all(name.startswith("default/ci-") and len(name) == len("default/ci-") + 8 for name in (first, second))
@@ -34,7 +34,7 @@ def test_two_submissions_of_one_manifest_have_different_names(operator: Api, clu
     assert len(set(submitted(operator, f"{MADE}---\n{MADE}"))) == 2
 
 
-def test_the_pods_of_a_controller_are_named_after_it(operator: Api, cluster: Cluster) -> None:
+def test_pods_of_a_controller_have_its_generated_name(operator: Api, cluster: Cluster) -> None:
     first, second = submitted(operator, JOB)
     assert (first.rpartition("-")[0], first[-2:], second[-2:]) == (second.rpartition("-")[0], "-0", "-1")
     assert submitted(operator, JOB)[0] != first
@@ -49,7 +49,7 @@ def test_names_follow_from_the_key_without_stored_state(operator: Api, cluster: 
     assert submitted(operator, key="build-18") != first
 
 
-def test_each_item_of_a_batch_has_names_of_its_own(operator: Api, cluster: Cluster) -> None:
+def test_batch_items_get_distinct_names(operator: Api, cluster: Cluster) -> None:
     for headers in ({}, {"idempotency_key": "night"}):
         body = {"items": [{"manifest": MADE}, {"manifest": MADE}], "allOrNothing": True}
         answer = operator("POST", "submissions/", body, status=202, **headers).json()

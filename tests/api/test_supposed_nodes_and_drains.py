@@ -54,7 +54,7 @@ def test_displaced_pods_are_named(viewer: Api) -> None:
     ]
 
 
-def test_a_drain_that_leaves_a_pod_without_a_node_is_a_failure(viewer: Api) -> None:
+def test_displaced_pod_without_a_node_is_not_now(viewer: Api) -> None:
     placed(Cluster.objects.get(), "n2", a_pod("wide").cpu("7"))
     nothing = "kind: List\napiVersion: v1\nitems: []"
     for manifest in (nothing, POD):
@@ -64,7 +64,7 @@ def test_a_drain_that_leaves_a_pod_without_a_node_is_a_failure(viewer: Api) -> N
         assert answer["displaced"][0]["to"] is None
 
 
-def test_the_command_and_rest_give_the_same_document(viewer: Api, api: Callable[..., Api], tmp_path: Path) -> None:
+def test_command_and_rest_give_the_same_document(viewer: Api, api: Callable[..., Api], tmp_path: Path) -> None:
     exported = api("operator")("GET", "clusters/fleet/export/", status=200).content
     (tmp_path / "cluster.json").write_bytes(exported)
     (tmp_path / "pods.yaml").write_text(TWO)

@@ -27,7 +27,7 @@ def bounded(**bounds: Any) -> Api:
     return Api(create_token(role="submitter", name="ci", **bounds)[1])
 
 
-def test_a_quota_of_pods_holds_until_workloads_end(cluster: Any) -> None:
+def test_pod_quota_is_used_until_workloads_end(cluster: Any) -> None:
     ci = bounded(quota={"pods": "3"})
     first = ci("POST", "workloads/", pods("a", 2), kind=YAML, status=202).json()["id"]
     refused = ci("POST", "workloads/", pods("b", 2), kind=YAML, status=429)
@@ -53,7 +53,7 @@ def test_resource_quota(cluster: Any, quota: dict[str, str], fits: int) -> None:
     assert answers.count(202) == fits
 
 
-def test_a_quota_of_cards_counts_shares_of_them(cluster: Any) -> None:
+def test_gpu_quota_counts_shares(cluster: Any) -> None:
     # 600 thousandths of a card each: two would be 1200 of 1000.
     shared = "{hetsched.io/gpu-milli: '600'}"
     ci = bounded(quota={"hetsched.io/gpu-milli": "1000"})
@@ -61,7 +61,7 @@ def test_a_quota_of_cards_counts_shares_of_them(cluster: Any) -> None:
     assert [answer.status_code for answer in answers] == [202, 429]
 
 
-def test_a_repeated_submission_is_answered_within_a_full_quota(cluster: Any) -> None:
+def test_repeated_submission_succeeds_with_a_full_quota(cluster: Any) -> None:
     ci = bounded(quota={"pods": "1"})
     answers = [ci("POST", "workloads/", POD, kind=YAML, idempotency_key="k") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [202, 202]
@@ -72,7 +72,7 @@ def test_two_tokens_have_two_quotas(cluster: Any) -> None:
         bounded(quota={"pods": "1"})("POST", "workloads/", pods(name, 1), kind=YAML, status=202)
 
 
-def test_a_priority_above_the_ceiling_is_refused(cluster: Any) -> None:
+def test_priority_above_the_ceiling_is_rejected(cluster: Any) -> None:
     ci = bounded(most_priority=10)
     wrapped = {"manifest": POD, "priority": 11}
     assert ci("POST", "workloads/", wrapped, status=403).json()["code"] == "PriorityNotAllowed"

@@ -52,7 +52,7 @@ def test_every_field_that_the_client_reads_is_described_by_the_server(operator: 
         assert read <= set(described), kind.__name__
 
 
-def test_a_submission_is_followed_from_its_key_to_its_end(api_client: Client, cluster: Cluster) -> None:
+def test_client_follows_a_submission_to_its_end(api_client: Client, cluster: Cluster) -> None:
     accepted = api_client.submit(POD, key="build-1", name="tests")
     again = api_client.submit(POD, key="build-1", name="tests")
     assert (accepted.replayed, again.replayed, again.id) == (False, True, accepted.id)

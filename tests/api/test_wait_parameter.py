@@ -67,7 +67,7 @@ def test_running_and_finished_can_be_waited_for(operator: Api, pending: str, not
 
 
 @pytest.mark.parametrize("query", ["wait=61", "wait=-1", "wait=1.5", "wait=x", "for=ever", "wait=1&wait=2"])
-def test_a_wrong_wait_is_refused(operator: Api, pending: str, query: str) -> None:
+def test_invalid_wait_parameter_is_rejected(operator: Api, pending: str, query: str) -> None:
     problem = operator("GET", f"workloads/{pending}/?{query}", status=400).json()
     assert problem["code"] == "QueryInvalid"
 
@@ -85,7 +85,7 @@ def test_watch_wakes_requests_for_the_reached_state() -> None:
     watched([{"w": "pending"}, {"w": "pending"}, {"w": "placed"}]).wait("w", {"placed"}, HOUR)
 
 
-def test_the_watch_gives_up_when_time_is_over() -> None:
+def test_wait_returns_at_its_timeout() -> None:
     watched([{"w": "pending"}]).wait("w", {"placed"}, 0.2)
 
 
@@ -105,7 +105,7 @@ def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     watched([{"w": "pending"}]).wait("w", {"placed"}, HOUR)
 
 
-def test_many_that_wait_are_served_by_one_read_at_a_time() -> None:
+def test_concurrent_waits_share_one_read() -> None:
     read: list[set[str]] = []
     everybody = threading.Barrier(21)
 

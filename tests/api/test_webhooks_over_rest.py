@@ -49,7 +49,7 @@ def test_secret_is_returned_once_at_creation(submitter: Api, made: Any) -> None:
     assert shown.json() == {name: value for name, value in made.json().items() if name != "secret"}
 
 
-def test_the_audit_names_the_host_and_not_the_rest_of_an_address(made: Any) -> None:
+def test_audit_entry_contains_only_the_host_of_the_url(made: Any) -> None:
     entry = AuditEntry.objects.get(action="webhook.add")
     assert entry.details["host"] == "ci.example"
     assert "s3cr3t" not in json.dumps(entry.details)
@@ -71,7 +71,7 @@ def test_deleted_webhook_loses_its_secret(submitter: Api, made: Any) -> None:
     submitter("GET", made["Location"], status=404)
 
 
-def test_a_new_secret_overlaps_with_the_one_before(submitter: Api, made: Any) -> None:
+def test_new_secret_overlaps_with_the_previous_one(submitter: Api, made: Any) -> None:
     address = f"{made['Location']}secret/"
     again = submitter("POST", address, {"reason": "yearly"}, status=200).json()
     assert again["secret"] != made.json()["secret"]
@@ -131,7 +131,7 @@ def test_webhooks_per_owner_are_limited(submitter: Api, monkeypatch: pytest.Monk
     assert answer.json()["code"] == "WebhooksTooMany"
 
 
-def test_others_see_neither_webhooks_nor_deliveries(submitter: Api, made: Any, api: Callable[..., Api]) -> None:
+def test_other_tokens_see_no_webhooks_and_deliveries(submitter: Api, made: Any, api: Callable[..., Api]) -> None:
     delivery, hook = delivery_of(submitter, made)["id"], made.json()["id"]
     for stranger in (api("submitter"), api("operator", "team")):
         assert stranger.get("webhooks/")["items"] == []
@@ -145,7 +145,7 @@ def test_others_see_neither_webhooks_nor_deliveries(submitter: Api, made: Any, a
             stranger(method, address, None if method == "GET" else body, if_match="*", status=404)
 
 
-def test_an_operator_sees_all(submitter: Api, made: Any, operator: Api) -> None:
+def test_operator_sees_all_webhooks(submitter: Api, made: Any, operator: Api) -> None:
     delivery = delivery_of(submitter, made)
     assert [row["id"] for row in operator.get("webhooks/")["items"]] == [made.json()["id"]]
     assert [row["id"] for row in operator.get("deliveries/")["items"]] == [delivery["id"]]
@@ -158,7 +158,7 @@ def test_limited_token_gets_events_of_its_namespaces_only(api: Callable[..., Api
     assert refused.json()["code"] == "NamespaceNotAllowed"
 
 
-def test_a_delivery_is_shown_with_its_body_and_its_log(submitter: Api, made: Any) -> None:
+def test_delivery_is_shown_with_body_and_log(submitter: Api, made: Any) -> None:
     delivery = delivery_of(submitter, made)
     assert (delivery["event"], delivery["state"], delivery["webhook"]) == ("webhook.test", "due", made.json()["id"])
     Delivery.objects.get().log.create(at=Delivery.objects.get().created_at, took_millis=7, status=503, code="Answer503")
@@ -200,7 +200,7 @@ def test_failed_delivery_is_sent_again_once(
     assert AuditEntry.objects.get(action="delivery.again").reason == "mended"
 
 
-def test_a_paused_webhook_is_not_tried(submitter: Api, made: Any) -> None:
+def test_paused_webhook_cannot_be_tested(submitter: Api, made: Any) -> None:
     Webhook.objects.update(enabled=False)
     answer = submitter("POST", f"webhooks/{made.json()['id']}/test/", status=409)
     assert answer.json()["code"] == "WebhookPaused"

@@ -60,7 +60,7 @@ def viewer(api: Callable[..., Api], cluster: Any) -> Api:
     return made
 
 
-def test_the_document_of_the_contract(viewer: Api) -> None:
+def test_what_if_has_the_fields_of_the_contract(viewer: Api) -> None:
     answer = ask(viewer)
     assert list(answer) == [
         "verdict", "summary", "policy", "evaluatedAt", "snapshot", "placements", "unplaced", "displaced", "evictions",
@@ -117,7 +117,7 @@ def test_nodes_can_be_drained(viewer: Api, operator: Api, cluster: Any) -> None:
     assert answer["placements"][0]["node"] == "n2"
 
 
-def test_a_draft_can_be_tried(viewer: Api) -> None:
+def test_what_if_uses_a_policy_draft(viewer: Api) -> None:
     draft = {"plugins": [{"name": "resource-fit"}, {"name": "binpack", "weight": 2}]}
     assert ask(viewer, policyDraft=draft)["policy"] == {"name": "draft", "version": 0}
     whole = {
@@ -142,7 +142,7 @@ def test_body_may_contain_a_cluster(viewer: Api) -> None:
         assert ask(viewer, cluster=inline)["placements"][0]["node"] == "big"
 
 
-def test_the_answer_on_an_inline_cluster_is_that_of_the_command_line(viewer: Api) -> None:
+def test_what_if_on_an_inline_cluster_equals_the_engine(viewer: Api) -> None:
     answer = ask(viewer, cluster=NODES, explain=True)
     content = parse_cluster([("c", NODES.encode())])
     expected = what_if(
@@ -177,14 +177,14 @@ def test_bare_manifest_has_parameters_in_the_query(viewer: Api) -> None:
         ({"manifest": "kind: Service\napiVersion: v1\nmetadata: {name: x}"}, "WorkloadEmpty"),
     ],
 )
-def test_a_supposition_that_cannot_be(viewer: Api, more: Any, code: str) -> None:
+def test_invalid_supposition_is_rejected(viewer: Api, more: Any, code: str) -> None:
     problem = viewer("POST", "what-if/", {"manifest": POD, **more}, status=400).json()
     assert problem["code"] == code
     if "weight" in str(more):
         assert (problem["place"], bool(problem["hint"])) == ("policyDraft.plugins[0].weight", True)
 
 
-def test_a_pod_that_is_there_already(viewer: Api, operator: Api, cluster: Any) -> None:
+def test_existing_pod_is_a_conflict_unless_replaced(viewer: Api, operator: Api, cluster: Any) -> None:
     from workers.schedule import run
 
     operator("POST", "workloads/", POD, kind="application/yaml", status=202)
@@ -228,7 +228,7 @@ READS = [
 
 
 @pytest.mark.parametrize("address", READS)
-def test_a_read_writes_nothing(operator: Api, decided: str, address: str) -> None:
+def test_read_requests_write_nothing(operator: Api, decided: str, address: str) -> None:
     decision = Decision.objects.latest("id").pk
     for queue in settings.HETSCHED_VITAL_QUEUES:  # /readyz is 503 while no worker serves them
         canary.run(queue)
@@ -250,7 +250,7 @@ def test_policy_of_the_inline_cluster_has_precedence(viewer: Api) -> None:
     assert answer["policy"]["name"] == "own"
 
 
-def test_evictions_are_listed_unless_they_are_forbidden(viewer: Api) -> None:
+def test_evictions_are_listed_unless_forbidden(viewer: Api) -> None:
     running = """
 apiVersion: v1
 kind: Pod

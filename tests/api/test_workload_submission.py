@@ -141,7 +141,7 @@ def test_overlong_reason_is_rejected(operator: Api, cluster: Any) -> None:
     assert operator("DELETE", f"workloads/{workload}/?reason={'x' * 2000}", status=200).json()["state"] == "cancelled"
 
 
-def test_an_unknown_cluster_is_not_found(operator: Api, cluster: Any) -> None:
+def test_unknown_cluster_returns_404(operator: Api, cluster: Any) -> None:
     operator("POST", "workloads/", {"manifest": POD, "cluster": "none"}, status=404)
     operator("POST", "workloads/?cluster=none", POD, kind="application/yaml", status=404)
 
@@ -176,7 +176,7 @@ def test_accepted_submission_is_answered_again_with_a_full_queue(operator: Api, 
     assert (again.json()["id"], again["Idempotency-Replayed"]) == (first["id"], "true")
 
 
-def test_a_batch_of_8152_pods_is_one_submission(operator: Api, cluster: Any) -> None:
+def test_csv_of_8152_pods_is_one_submission(operator: Api, cluster: Any) -> None:
     rows = "".join(f"openb-pod-{i},{1000 + i % 7},2048,0,0,\n" for i in range(8152))
     document = operator(
         "POST",
