@@ -93,7 +93,7 @@ def holding(cluster: Cluster, cpus: str) -> Reservation:
     return Reservation.objects.get(pod__in=workload.pods.all())
 
 
-def test_another_machine_of_the_name_keeps_reservations(cluster: Cluster) -> None:
+def test_replaced_machine_keeps_reservations(cluster: Cluster) -> None:
     send_report(cluster, 1)
     reservation = holding(cluster, "6-7")
     seen(cluster, nodes_gone=["n1"])

@@ -23,14 +23,14 @@ def read_back(**values: object) -> AuditEntry:
     return AuditEntry.objects.get(pk=entry.pk)
 
 
-def test_a_reason_is_translated_from_its_parameters() -> None:
+def test_reason_is_translated_from_its_parameters() -> None:
     entry = read_back(reason=REASON)
     assert entry.reason == "cheaper (plan night: at 22:00)"
     with translation.override("zh-hans"):
         assert translate(entry.reason) == "cheaper（计划 night：于 22:00）"
 
 
-def test_a_detail_is_translated_from_its_parameters() -> None:
+def test_detail_is_translated_from_its_parameters() -> None:
     details = details_of(read_back(details={"got": GOT, "expected": verbatim("the node is cordoned"), "version": 2}))
     assert details == {"got": str(GOT), "expected": "the node is cordoned", "version": 2}
     with translation.override("zh-hans"):
@@ -48,10 +48,10 @@ def test_a_detail_is_translated_from_its_parameters() -> None:
         {"template": "{", "params": {"x": "a"}},
     ],
 )
-def test_a_detail_that_only_looks_like_a_message_is_kept(value: dict[str, object]) -> None:
+def test_detail_in_the_form_of_a_message_is_kept(value: dict[str, object]) -> None:
     assert details_of(read_back(details={"before": value})) == {"before": value}
 
 
-def test_a_reason_of_a_user_is_kept() -> None:
+def test_user_reason_in_the_form_of_a_message_is_kept() -> None:
     forged = '{"template":"{pod} placed","params":{"pod":"a/b"}}'
     assert read_back(reason=forged).reason == forged

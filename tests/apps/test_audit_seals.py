@@ -99,7 +99,7 @@ def test_each_check_verifies_the_oldest_seals(monkeypatch: pytest.MonkeyPatch) -
     assert [verify_oldest(1) for _ in range(4)] == [0, 0, 1, 0]
 
 
-def test_other_key_is_distinguished_from_a_forgery(settings: Any) -> None:
+def test_changed_secret_key_is_distinguished_from_a_forgery(settings: Any) -> None:
     settings.SECRET_KEY_GIVEN = True
     noted(1)
     sealed()

@@ -103,7 +103,7 @@ def test_half_a_file_changes_nothing(file: Path, keep: int) -> None:
     assert everything() == before
 
 
-def test_a_file_with_a_wrong_byte_changes_nothing(file: Path) -> None:
+def test_damaged_backup_changes_nothing(file: Path) -> None:
     before, whole = everything(), bytearray(file.read_bytes())
     whole[len(whole) // 2] ^= 1
     file.write_bytes(whole)
@@ -112,7 +112,7 @@ def test_a_file_with_a_wrong_byte_changes_nothing(file: Path) -> None:
     assert everything() == before
 
 
-def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError("no space left")
 

@@ -49,7 +49,7 @@ def _add(browser: Client, **values: Any) -> Any:
     )
 
 
-def test_a_cluster_is_added_out_of_files(browser: Client) -> None:
+def test_cluster_is_added_from_files(browser: Client) -> None:
     other = {**NODE, "metadata": {"name": "n2"}}
     answer = _add(browser, documents=[_file(NODE), _file(other, name="more.json")])
     assert answer.status_code == 302
@@ -110,7 +110,7 @@ def test_export_is_an_importable_file(browser: Client) -> None:
     assert Node.objects.get(cluster__name="lab").card_count == 1
 
 
-def test_the_default_policy_is_changed_with_a_reason(browser: Client) -> None:
+def test_default_policy_change_requires_a_reason(browser: Client) -> None:
     cluster = a_cluster()
     url = reverse("admin:inventory_cluster_policy", args=[cluster.pk])
     browser.post(url, {"policy_name": "spread", "reason": ""})

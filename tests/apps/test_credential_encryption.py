@@ -76,7 +76,7 @@ def test_no_row_no_text_and_no_audit_entry_holds_a_credential(live: Cluster, cap
     assert all(CANARY not in text for text in texts)
 
 
-def test_a_sealed_kubeconfig_does_not_open_for_another_cluster(live: Cluster) -> None:
+def test_sealed_kubeconfig_cannot_be_opened_for_another_cluster(live: Cluster) -> None:
     sealed = connected(live).sealed_kubeconfig
     other = create_cluster(name="other", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=other, sealed_kubeconfig=sealed, server="https://api.example.org:6443")
@@ -145,7 +145,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("how", "code"), WRONG)
-def test_a_wrong_connection_changes_nothing(live: Cluster, how: dict[str, Any], code: str) -> None:
+def test_invalid_connection_changes_nothing(live: Cluster, how: dict[str, Any], code: str) -> None:
     with pytest.raises(InputError, match=code):
         connect(live, **({"kubeconfig": kubeconfig(), "actor": SYSTEM, "reason": "x"} | how))
     assert not Connection.objects.exists()

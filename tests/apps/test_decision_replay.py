@@ -19,7 +19,7 @@ from workers import schedule
 pytestmark = pytest.mark.django_db
 
 
-def test_every_decision_of_a_batch_is_repeated_with_its_winner_and_score() -> None:
+def test_batch_decisions_replay_with_equal_node_and_score() -> None:
     cluster = a_cluster(*(a_node(f"n{number}").gpus(number % 3) for number in range(5)))
     pods = [a_pod(f"p{number}").cpu("700m") if number % 2 else a_pod(f"p{number}").gpu(1) for number in range(12)]
     submitted(cluster, *pods)
@@ -39,7 +39,7 @@ def test_every_decision_of_a_batch_is_repeated_with_its_winner_and_score() -> No
         assert best.total / weights == pytest.approx(decision.score)
 
 
-def test_decisions_that_read_the_mix_are_repeated_with_the_mix_of_their_time() -> None:
+def test_decisions_replay_with_the_workload_mix_of_their_time() -> None:
     cluster = a_cluster(*(a_node(f"n{number}").gpus(2) for number in range(4)))
     sizes = (470, 810, 320)
     for batch in range(3):
@@ -57,7 +57,7 @@ def test_decisions_that_read_the_mix_are_repeated_with_the_mix_of_their_time() -
     assert {"gpu-gradient", "gpu-headroom"} <= used
 
 
-def test_a_decision_is_repeated_after_later_bookings_and_releases() -> None:
+def test_decision_replays_after_later_placements_and_releases() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2"))
     submitted(cluster, a_pod("first"))
     schedule.run(cluster.pk)
@@ -69,7 +69,7 @@ def test_a_decision_is_repeated_after_later_bookings_and_releases() -> None:
     assert matrix_of(first) == before
 
 
-def test_a_refusal_is_repeated_with_its_reasons() -> None:
+def test_rejection_replays_with_its_reasons() -> None:
     cluster = a_cluster(a_node("n1"), a_node("n2").arch("arm64"))
     submitted(cluster, a_pod("huge").cpu("64"))
     schedule.run(cluster.pk)
@@ -88,7 +88,7 @@ def test_replay_after_an_inventory_change_is_refused() -> None:
     assert refused.value.code == "DecisionExpired"
 
 
-def test_all_decisions_since_the_last_inventory_change_of_a_walk_are_repeated() -> None:
+def test_decisions_since_the_last_inventory_change_replay() -> None:
     walk = Walk(11)
     for _ in range(20):
         walk.step()

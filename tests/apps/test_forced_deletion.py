@@ -220,7 +220,7 @@ def test_process_with_a_slow_clock_does_not_shorten_the_hold(cluster: Cluster, m
     assert holders() == [REMNANT]
 
 
-def test_the_hold_lasts_as_long_as_the_pods_own_grace_period_and_the_cap(cluster: Cluster, settings: Any) -> None:
+def test_reservation_lasts_for_the_grace_period_up_to_the_limit(cluster: Cluster, settings: Any) -> None:
     for grace, cap, held in ((5, 120, 5), (300, 120, 120)):
         settings.HETSCHED_FORCED_HOLD_SECONDS = cap
         name, uid = f"q{grace}", f"g{grace}"
@@ -248,9 +248,7 @@ def test_zero_grace_period_releases_at_once_on_ready_nodes_only(cluster: Cluster
     assert release_orphaned_pods(cluster.pk) == 1
 
 
-def test_the_hold_counts_from_the_moment_in_which_the_node_is_ready(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reservation_time_starts_when_the_node_is_ready(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is written once a second, and the node becomes ready 0.9 s after that."""
     seen(cluster, pods_gone=[KEY])
     seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
@@ -266,7 +264,7 @@ def test_the_hold_counts_from_the_moment_in_which_the_node_is_ready(
     assert released_at(1.9 + hold.total_seconds()) == 1
 
 
-def test_another_boot_of_its_node_is_proof_of_its_end(cluster: Cluster) -> None:
+def test_reboot_of_the_node_ends_the_reservation(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY])
     seen(cluster, nodes=[a_node("n1").gpus(2).not_ready().build()])
     seen(cluster, rebooted={"another"})
@@ -289,7 +287,9 @@ def refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, pod: PodBuilder) 
     return Decision.objects.latest("id")
 
 
-def test_pod_pending_for_it_has_its_name_and_the_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_pod_names_the_force_deleted_pod_and_the_time(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen(cluster, pods_gone=[KEY])
     until = Pod.objects.get(name=REMNANT).not_before
     assert until is not None
@@ -302,7 +302,9 @@ def test_pod_pending_for_it_has_its_name_and_the_time(cluster: Cluster, monkeypa
         assert snapshot.state.digest() == load_state(cluster.pk).state.digest()
 
 
-def test_pod_with_another_reason_does_not_name_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_with_another_reason_does_not_name_the_force_deleted_pod(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen(cluster, pods_gone=[KEY])
     for pod in (a_pod("large").cpu(9), a_pod("away").on_nodes_with(disk="ssd")):
         decision = refused(cluster, monkeypatch, pod)

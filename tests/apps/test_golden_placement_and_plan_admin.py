@@ -106,7 +106,7 @@ def plan(browser: Client, **changes: Any) -> Any:
     return browser.post(reverse("admin:policies_policyplan_add"), sent)
 
 
-def test_an_activation_is_planned_at_a_time(browser: Client) -> None:
+def test_plan_by_time_is_created(browser: Client) -> None:
     assert plan(browser).status_code == 302
     row = PolicyPlan.objects.get()
     assert row.once is not None
@@ -115,7 +115,7 @@ def test_an_activation_is_planned_at_a_time(browser: Client) -> None:
     assert shown.status_code == 200
 
 
-def test_an_activation_is_planned_by_a_figure(browser: Client, cluster: Cluster) -> None:
+def test_plan_by_metric_is_created(browser: Client, cluster: Cluster) -> None:
     draft = save_draft(PolicyRevision.objects.get(policy__name="spread").spec, actor=ALICE)
     figure = {
         "kind": "condition", "cluster": cluster.pk, "metric": "cpuUtilization", "above": "0.6",

@@ -110,7 +110,7 @@ def test_all_broken_placements_have_expected_and_actual_results() -> None:
     assert check_goldens(blind.spec).broken == 2
 
 
-def test_placement_broken_by_the_inventory_is_published_and_audited_with_its_end() -> None:
+def test_broken_placement_is_published_and_audited() -> None:
     vectors = manifest(**{"hetsched.io/isa": "rv64gcv"})
     cluster = a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
     agreed(cluster, vectors, nodes=("vector",))

@@ -40,7 +40,7 @@ def test_decisions_cannot_be_updated() -> None:
     _refused(Decision.objects.all(), verdict="placed")
 
 
-def test_content_of_a_policy_revision_cannot_be_updated_but_its_state_can() -> None:
+def test_policy_revision_content_is_immutable_but_not_its_state() -> None:
     a_cluster()
     revisions = PolicyRevision.objects.filter(policy__name="spread")
     spec = PolicyRevision.objects.get(policy__name="random").spec

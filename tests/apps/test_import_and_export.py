@@ -221,7 +221,7 @@ def test_exported_cluster_is_imported_with_the_same_state() -> None:
     assert check_invariants() == []
 
 
-def test_reimporting_its_own_export_changes_nothing_that_was_placed() -> None:
+def test_reimported_export_keeps_placements() -> None:
     cluster = a_cluster(a_node("n1"))
     pods = placed(cluster, "n1", a_pod("ours"))
     content = msgspec.structs.replace(export_cluster(Cluster.objects.get()), pending=())

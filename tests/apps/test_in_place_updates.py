@@ -90,14 +90,14 @@ def test_resize_of_an_own_pod_is_charged_beyond_its_node(cluster: Cluster, cpu: 
     assert Pod.objects.get().spec.shape.request("cpu") == 1000  # the request of the decision
 
 
-def test_a_resize_of_a_pod_of_another_scheduler_is_charged(cluster: Cluster) -> None:
+def test_resize_of_a_foreign_pod_is_charged(cluster: Cluster) -> None:
     seen(cluster, pods_gone=[KEY], stopped={"u1"})
     for cpu in (2, 7, 3):
         runs(cluster, a_pod("theirs").cpu(cpu), scheduler="default-scheduler", uid="u2")
         assert_counts_agree(cluster, 1000 * cpu)
 
 
-def test_a_resize_before_the_node_is_seen_is_charged_with_the_node(cluster: Cluster) -> None:
+def test_resize_before_the_node_exists_is_charged_with_the_node(cluster: Cluster) -> None:
     for cpu in (2, 5):
         pod = an_observed_pod(
             a_pod("early").cpu(cpu), scheduler="default-scheduler", uid="u2", node_name="n2", phase="Running"
@@ -184,7 +184,7 @@ def test_removed_label_of_a_running_pod_requeues_pods_with_anti_affinity(
     assert_cache_equals_rebuilt_state(cluster)
 
 
-def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
+def test_removed_label_of_a_running_pod_changes_topology_spread(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen(cluster, nodes=[a_node("n2").tainted("only", "theirs").build()])
@@ -198,9 +198,7 @@ def test_a_label_that_a_running_pod_loses_counts_for_topology_spread(
     assert states()["waits"] == "placed"
 
 
-def test_a_terminating_pod_does_not_count_for_topology_spread(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminating_pod_is_ignored_by_topology_spread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     seen(cluster, nodes=[a_node("n2").tainted("only", "theirs").build()])
     runs(cluster, a_pod("p").cpu(1).labelled(x="1"))
     seen(cluster, pods=[an_observed_pod(a_pod("waits").labelled(x="1").spread(HOST, x="1"), uid="u2")])
@@ -236,13 +234,13 @@ def test_pod_without_a_fingerprint_is_compared_once(cluster: Cluster) -> None:
     assert Pod.objects.get().fingerprint
 
 
-def test_a_past_state_has_the_request_of_then(cluster: Cluster) -> None:
+def test_past_state_has_the_past_request(cluster: Cluster) -> None:
     then = load_state(cluster.pk)
     runs(cluster, a_pod("p").cpu(6))
     assert load_state(cluster.pk, at_revision=then.revision).state.digest() == then.state.digest()
 
 
-def test_an_export_has_the_request_of_now(cluster: Cluster) -> None:
+def test_export_has_the_current_request(cluster: Cluster) -> None:
     runs(cluster, a_pod("p").cpu(6).labelled(x="1"))
     (pod,) = export_cluster(cluster).running
     assert (pod.shape.request("cpu"), pod.labels) == (6000, {"x": "1"})
@@ -254,7 +252,7 @@ def test_released_resources_of_a_resized_pod_are_its_last_ones(cluster: Cluster)
     assert_counts_agree(cluster, 6000)
 
 
-def test_a_share_of_a_zone_grows_with_its_pod() -> None:
+def test_zone_share_grows_with_its_pod() -> None:
     from hetsched.placement.reservation_ledger import resized
 
     before, now = a_pod("p").cpu(2).build(), a_pod("p").cpu(6).build()

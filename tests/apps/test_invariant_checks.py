@@ -233,7 +233,7 @@ BREAKS: list[tuple[str, Callable[[], None]]] = [
 
 
 @pytest.mark.parametrize(("name", "broken"), BREAKS, ids=[act.__name__.strip("_") for _, act in BREAKS])
-def test_a_broken_invariant_is_named(cluster: Cluster, name: str, broken: Callable[[], None]) -> None:
+def test_broken_invariant_is_named(cluster: Cluster, name: str, broken: Callable[[], None]) -> None:
     from django.apps import apps
 
     from hetsched.storage.triggers import install_of

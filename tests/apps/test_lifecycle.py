@@ -58,7 +58,7 @@ def _guard_again() -> None:
     install_of(apps.get_app_config("placement"))
 
 
-def test_a_workload_is_pending_while_any_pod_is() -> None:
+def test_workload_is_pending_while_a_pod_is_pending() -> None:
     assert workload_state(["placed", "never-fits", "pending"]) is State.PENDING
 
 
@@ -73,7 +73,7 @@ def test_placed_workload_has_the_state_of_its_slowest_pod() -> None:
     assert workload_state(["running", "failed"]) is State.RUNNING
 
 
-def test_a_finished_workload_failed_if_one_pod_did() -> None:
+def test_finished_workload_failed_if_a_pod_failed() -> None:
     assert workload_state(["succeeded", "succeeded"]) is State.SUCCEEDED
     assert workload_state(["succeeded", "failed", "cancelled"]) is State.FAILED
     assert workload_state(["succeeded", "cancelled"]) is State.CANCELLED

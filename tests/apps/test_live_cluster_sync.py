@@ -148,14 +148,14 @@ def test_pod_bound_by_another_scheduler_is_charged_on_its_node(cluster: Cluster)
     assert check_invariants() == []
 
 
-def test_a_pod_of_the_same_name_with_another_uid_is_another_pod(cluster: Cluster) -> None:
+def test_recreated_pod_with_another_uid_is_a_new_pod(cluster: Cluster) -> None:
     placed_on(cluster, "n1")
     seen(cluster, pods=[an_observed_pod(a_pod("p"), uid="u2")], stopped={"u1"})
     assert [(pod.uid, pod.state) for pod in Pod.objects.order_by("id")] == [("u1", "cancelled"), ("u2", "pending")]
     assert not Reservation.objects.filter(active=True).exists()
 
 
-def test_an_annotation_is_no_allocation(cluster: Cluster) -> None:
+def test_allocation_annotation_of_a_foreign_pod_is_ignored(cluster: Cluster) -> None:
     from hetsched.contracts.objects.allocation import Allocation, CardGrant
 
     claimed = Allocation(gpus=(CardGrant(0, 1000, 0),))
@@ -209,7 +209,7 @@ def test_knowledge_of_an_earlier_informer_is_not_used(cluster: Cluster) -> None:
     assert not is_synced(cluster)
 
 
-def test_a_kind_that_is_not_required_is_not_waited_for(cluster: Cluster) -> None:
+def test_optional_kind_is_not_required_for_the_sync(cluster: Cluster) -> None:
     a_sync(cluster)
     a_sync(cluster, resource="nodegpus", required=False, synced_at=None)
     assert is_synced(cluster)

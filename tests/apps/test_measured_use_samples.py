@@ -99,7 +99,7 @@ def test_sample_of_one_node_does_not_affect_others(cluster: Cluster) -> None:
     assert used(cluster) == 1500
 
 
-def test_facts_without_a_new_sample_keep_it(cluster: Cluster) -> None:
+def test_facts_without_a_new_sample_keep_the_previous_sample(cluster: Cluster) -> None:
     seen(cluster, nodes=[sampled("500m", "2026-11-21T10:00:00Z")])
     before = Node.objects.get(name="n1").sampled_revision
     seen(cluster, pods=[running("one", 1)])

@@ -31,7 +31,7 @@ def stored_text(pod: Pod) -> str:
         return str(cursor.fetchone()[0])
 
 
-def test_a_message_is_read_back_with_its_parameters() -> None:
+def test_message_round_trips_with_its_parameters() -> None:
     pod = pod_with(Message("Preempted by {pods}", pods="hush/x"))
     assert stored_text(pod) == '{"template":"Preempted by {pods}","params":{"pods":"hush/x"}}'
     assert pod.message == "Preempted by hush/x"
@@ -41,18 +41,18 @@ def test_a_message_is_read_back_with_its_parameters() -> None:
     assert list(Pod.objects.values_list("message", flat=True)) == ["Preempted by hush/x"]
 
 
-def test_a_row_of_an_earlier_version_keeps_its_text() -> None:
+def test_row_of_an_earlier_version_keeps_its_text() -> None:
     pod = pod_with("Preempted by hush/x")
     assert stored_text(pod) == pod.message == "Preempted by hush/x"
     assert TEAM.message(pod.message) == HIDDEN
 
 
-def test_a_text_that_looks_like_a_stored_message_is_read_back_as_it_is() -> None:
+def test_text_in_the_form_of_a_stored_message_stays_text() -> None:
     forged = '{"template":"{pod} placed","params":{"pod":"hush/x"}}'
     assert pod_with(forged).message == forged
 
 
-def test_a_decision_keeps_the_parameters_of_its_summary() -> None:
+def test_decision_summary_keeps_its_parameters() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p"))
     worker_host.run(cluster.pk)

@@ -46,7 +46,7 @@ def test_fourth_deadlock_is_raised() -> None:
     assert write.runs == 4
 
 
-def test_another_error_is_raised_at_once() -> None:
+def test_error_other_than_a_deadlock_is_raised() -> None:
     write = Transaction(1, "57014")
     with pytest.raises(OperationalError):
         retry_on_deadlock(write)

@@ -74,14 +74,14 @@ def test_rolled_back_change_is_never_published() -> None:
     assert not Topic.objects.filter(name="a").exists()
 
 
-def test_a_topic_counts_its_events() -> None:
+def test_topic_revision_counts_its_events() -> None:
     for expected in (1, 2, 3):
         with transaction.atomic():
             assert publish("a", {"n": expected}) == expected
     assert Topic.objects.get(name="a").revision == 3
 
 
-def test_a_patch_may_be_computed_once_its_topic_is_locked() -> None:
+def test_patch_is_computed_after_its_topic_is_locked() -> None:
     with transaction.atomic():
         publish("a", lambda: {"revision": Topic.objects.get(name="a").revision})
     assert OutboxEvent.objects.get(topic="a").data == {"revision": 1}

@@ -65,7 +65,7 @@ def test_only_pods_with_a_matching_hint_are_requeued() -> None:
     assert "come" in queued()
 
 
-def test_never_fitting_pod_is_not_requeued_when_others_leave() -> None:
+def test_never_fitting_pod_is_not_requeued_by_released_pods() -> None:
     cluster = a_cluster()
     (running,) = placed(cluster, "n1", a_pod("running"))
     submitted(cluster, a_pod("huge").cpu("99"))

@@ -140,7 +140,7 @@ def test_release_keeps_a_changed_built_in_policy(monkeypatch: pytest.MonkeyPatch
 # -- selection of a pod's policy --------------------------------------------------------------------------------------
 
 
-def test_the_first_rule_found_chooses() -> None:
+def test_policy_selection_uses_the_most_specific_rule() -> None:
     cluster = a_cluster()
     pod, named = a_pod().build(), a_pod().policy("spread").build()
     chosen = [

@@ -92,7 +92,7 @@ def test_unchanged_form_equals_the_policy(name: str) -> None:
     assert form.spec.ties == spec.ties
 
 
-def test_a_new_plugin_file_brings_its_own_row_with_bounds_and_defaults(scratch: None, browser: Client) -> None:
+def test_new_plugin_has_a_row_with_bounds_and_defaults(scratch: None, browser: Client) -> None:
     page = browser.get(reverse("admin:policies_policy_add")).content.decode()
     assert "Scores everything alike." in page
     spec = _spec("spread")
@@ -153,7 +153,7 @@ def test_invalid_weight_is_shown_with_its_message(browser: Client) -> None:
     assert policy.revisions.count() == 1
 
 
-def test_a_new_policy_is_added_by_the_same_form(browser: Client) -> None:
+def test_new_policy_is_created_by_the_form(browser: Client) -> None:
     sent = {"name": "mine", "ties_by": "random", "ties_seed": 3, "resource-fit.on": "on", "resource-fit.order": 1}
     assert browser.post(reverse("admin:policies_policy_add"), sent).status_code == 302
     spec = PolicyRevision.objects.get(policy__name="mine").spec
@@ -220,7 +220,7 @@ def test_viewer_sees_the_form_and_cannot_save(browser: Client) -> None:
     assert browser.post(activation, {"reason": "r"}).status_code == 403
 
 
-def test_a_namespaces_policies_are_chosen_from_those_there_are(browser: Client) -> None:
+def test_namespace_rule_allows_existing_policies_only(browser: Client) -> None:
     from hetsched.inventory.models import Cluster
     from hetsched.policies.models import NamespaceRule
 

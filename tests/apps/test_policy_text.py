@@ -11,7 +11,7 @@ from hetsched.policies.manifest import manifest_of
 
 
 @pytest.mark.parametrize("name", sorted(BUILTIN))
-def test_the_text_of_a_policy_gives_the_same_policy(name: str) -> None:
+def test_policy_text_round_trips(name: str) -> None:
     spec = BUILTIN[name]
     (read,) = parse_cluster([("text", manifest_of(spec).encode())]).policies
     assert msgspec.structs.replace(read, version=spec.version) == spec

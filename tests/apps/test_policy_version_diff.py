@@ -42,5 +42,5 @@ def test_omitted_parameter_has_its_default() -> None:
     assert found.description is not None
 
 
-def test_a_parameter_that_states_its_default_is_no_change() -> None:
+def test_explicit_default_parameter_is_no_change() -> None:
     assert diff(spec(PluginUse("binpack")), spec(PluginUse("binpack", 1.0, {"mode": "plain"}))).same

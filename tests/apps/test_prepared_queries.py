@@ -40,7 +40,7 @@ def _pods(cluster: Cluster, count: int) -> list[Pod]:
     ]
 
 
-def test_rows_tuples_and_single_columns_are_those_of_the_orm() -> None:
+def test_rows_tuples_and_columns_equal_the_orm_query() -> None:
     cluster = Cluster.objects.create(name="c")
     pods = _pods(cluster, 3)
     rows = PreparedQuery(

@@ -223,7 +223,7 @@ def test_rebuilt_state_has_the_changed_priority() -> None:
 
 
 @pytest.mark.parametrize("act", [cancel, retry])
-def test_a_reason_is_required(act: Any) -> None:
+def test_actions_require_a_reason(act: Any) -> None:
     with pytest.raises(InputError) as refused:
         act(submitted(a_cluster()), actor=ALICE, reason="  ")
     assert refused.value.code == "ReasonMissing"

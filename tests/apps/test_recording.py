@@ -37,7 +37,7 @@ def _nothing_written(cluster: Cluster) -> None:
     assert not OutboxEvent.objects.filter(topic="decisions").exists()
 
 
-def test_a_placement_is_a_decision_a_reservation_and_load_on_the_node() -> None:
+def test_placement_writes_decision_reservation_and_node_load() -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p").cpu("1500m"))
     revision = recorded(cluster, placing(cluster, "n1", WHOLE_CARD_0))
@@ -82,7 +82,7 @@ def test_progress_or_end_of_other_pods_keeps_decisions_valid() -> None:
     assert check_invariants() == []
 
 
-def test_a_stale_epoch_writes_nothing() -> None:
+def test_stale_epoch_writes_nothing() -> None:
     cluster = a_cluster()
     submitted(cluster)
     first = acquire_lease(cluster)
@@ -201,7 +201,7 @@ def test_decision_time_is_the_clock_of_the_database(monkeypatch: pytest.MonkeyPa
     assert before - timedelta(milliseconds=1) <= decided_at <= database_now()
 
 
-def test_another_verdict_is_another_decision() -> None:
+def test_changed_verdict_creates_a_decision() -> None:
     cluster = a_cluster()
     submitted(cluster)
     recorded(cluster, refusing(cluster))
@@ -220,7 +220,7 @@ def refuse(cluster: Cluster, *codes: str, nodes: int = 1, message: str = "no") -
     return ids
 
 
-def test_other_reasons_are_another_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_reasons_create_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster()
     submitted(cluster)
     assert len(refuse(cluster, "A")) == 1

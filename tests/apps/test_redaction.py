@@ -42,7 +42,7 @@ def test_text_without_parameters_that_names_an_unseen_pod_is_hidden(text: str) -
         "",
     ],
 )
-def test_other_texts_without_parameters_stay(text: str) -> None:
+def test_text_without_pod_names_is_unchanged(text: str) -> None:
     assert WEB.message(text) == text
 
 

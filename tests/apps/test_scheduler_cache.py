@@ -52,7 +52,7 @@ def test_warm_equals_rebuilt_at_every_step_of_a_walk(seed: int) -> None:
         assert check_invariants() == [], where
 
 
-def test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild(
+def test_cache_applies_missed_reservations_and_releases_without_a_rebuild(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from hetsched.placement import scheduler_cache

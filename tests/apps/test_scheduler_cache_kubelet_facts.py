@@ -154,7 +154,7 @@ def test_gpus_that_a_pod_does_not_name_are_the_lowest_free_ones() -> None:
         assert snapshot.state.columns.field("card_milli_free")[:, 0].tolist() == [0, 1000]
 
 
-def test_end_of_one_pod_lets_the_kubelet_align_another_that_was_decided_without_numa_fit() -> None:
+def test_end_of_a_pod_aligns_an_unaligned_pod() -> None:
     # s needs two NICs of one zone: its kubelet would reject it, so s is charged to no zone. After the end of p the
     # first zone has two, and s is charged to it.
     cluster = one_nic_left_in_each_zone("single-numa-node")

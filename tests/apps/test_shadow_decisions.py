@@ -80,7 +80,7 @@ def test_each_is_compared_on_the_state_after_the_previous_ones(lease: Lease) -> 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_recorded_binding_wakes_the_comparison_and_each_comparison_is_counted(
+def test_recorded_binding_starts_the_comparison_which_is_counted(
     lease: Lease, woken: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "_counted", {})

@@ -74,7 +74,7 @@ def test_wait_for_the_lock_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_sqlite
-def test_write_transaction_holds_the_lock_until_it_is_rolled_back() -> None:
+def test_write_transaction_holds_the_lock_until_rollback() -> None:
     def write() -> None:
         with write_transaction():
             assert write_lock._taken == [True]

@@ -31,7 +31,7 @@ def test_pods_wait_in_submission_order_with_their_audit_entry_and_events() -> No
     assert OutboxEvent.objects.filter(topic=f"workload:{workload.pk}").count() == 1
 
 
-def test_the_scheduler_is_woken_once_after_the_commit(
+def test_scheduler_is_woken_once_after_the_commit(
     woken: list[tuple[str, list[int]]], django_capture_on_commit_callbacks: Any
 ) -> None:
     cluster = a_cluster()
@@ -41,7 +41,7 @@ def test_the_scheduler_is_woken_once_after_the_commit(
     assert woken == [(dispatch.SCHEDULE, [cluster.pk])]
 
 
-def test_a_submission_leaves_the_clusters_revision_alone() -> None:
+def test_submission_keeps_the_cluster_revision() -> None:
     cluster = a_cluster()
     _submit(cluster, "p")
     assert Cluster.objects.get(pk=cluster.pk).revision == cluster.revision
@@ -64,7 +64,7 @@ def test_same_key_with_another_body_is_refused() -> None:
     assert refused.value.code == "IdempotencyKeyReused"
 
 
-def test_another_owner_may_use_the_same_key() -> None:
+def test_same_key_of_another_owner_is_accepted() -> None:
     cluster = a_cluster()
     _submit(cluster, "p", owner="ci", idempotency_key="k", body_hash="h")
     assert not _submit(cluster, "q", owner="lab", idempotency_key="k", body_hash="h2").replayed

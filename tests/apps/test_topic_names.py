@@ -18,7 +18,7 @@ def test_topics_that_exist_resolve_to_themselves() -> None:
         assert resolve_topic(topic) == topic
 
 
-def test_a_node_of_one_cluster_needs_no_cluster_name() -> None:
+def test_unique_node_name_needs_no_cluster_name() -> None:
     a_cluster(a_node("n1"))
     a_cluster(a_node("m1"), name="second")
     assert resolve_topic("node:m1") == "node:second/m1"
@@ -44,7 +44,7 @@ def test_ambiguous_node_name_requires_its_cluster() -> None:
 
 
 @pytest.mark.parametrize("topic", ["cluster:none", "node:none", "workload:w-none", "nodes", "", "decisions:1", "node:"])
-def test_other_topics_are_refused(topic: str) -> None:
+def test_unknown_topics_are_rejected(topic: str) -> None:
     a_cluster()
     with pytest.raises(InputError) as refused:
         resolve_topic(topic)

@@ -54,7 +54,7 @@ BUGS = (
         "if not contains_revision(snapshot, reservation.revision) and reservation.is_active_at(revision):\n",
         "if False and reservation.is_active_at(revision):\n",
         "tests/apps/test_scheduler_cache.py::"
-        "test_cache_that_missed_a_reservation_and_a_release_catches_up_without_a_rebuild",
+        "test_cache_applies_missed_reservations_and_releases_without_a_rebuild",
     ),
     Bug(
         "K6", "what is held expires while its binding is slow", "kubernetes/kubernetes#106361",
@@ -80,7 +80,7 @@ BUGS = (
         "K9", "a lock is over while its holder sleeps, and both write", "Project-HAMi/HAMi#3096",
         "hetsched/inventory/node_loads.py",
         "(0, _ANY) if epoch is None else (epoch, epoch)", "(0, _ANY)",
-        "tests/apps/test_recording.py::test_a_stale_epoch_writes_nothing",
+        "tests/apps/test_recording.py::test_stale_epoch_writes_nothing",
     ),
     Bug(
         "K10", "only the first container of a pod is counted", "Project-HAMi/HAMi#2622",
