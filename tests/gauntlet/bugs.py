@@ -33,7 +33,7 @@ BUGS = (
         "K2", "a binding names the pod by name alone", "kubernetes/kubernetes#102761",
         "hetsched/adapters/kubernetes/pods/binding.py",
         '"namespace": namespace, "uid": uid, "annotations"', '"namespace": namespace, "annotations"',
-        "tests/kube/test_binding_results.py::test_another_pod_of_the_same_name_is_never_bound",
+        "tests/kube/test_binding_results.py::test_recreated_pod_with_another_uid_is_not_bound",
     ),
     Bug(
         "K3", "decisions begin before everything is known", "Project-HAMi/HAMi#1495, volcano-sh/volcano#5174",
@@ -108,7 +108,7 @@ BUGS = (
         "hetsched/placement/actions/watch/batches.py",
         "            charge_unassigned_pods(batch.change)\n", "            pass\n",
         "tests/kube/test_watch_faults.py::"
-        "test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there",
+        "test_pod_seen_before_its_node_is_charged_with_the_node",
     ),
     Bug(
         "K14", "gangs that cannot be whole keep what they have", "koordinator-sh/koordinator#872",

@@ -96,7 +96,7 @@ def test_binding_of_another_account_has_no_allocation(api: Api, account: Api) ->
     assert bind(api, BindingRequest(1, "default", "p", uid, "n1", {})).result is BindingResult.BOUND
 
 
-def test_other_changes_are_allowed(api: Api, bound: dict[str, Any]) -> None:
+def test_unrelated_changes_are_allowed(api: Api, bound: dict[str, Any]) -> None:
     patch(api, team="a")
     patch(api, team=None)
     status = json.dumps({"status": {"phase": "Running"}}).encode()

@@ -73,7 +73,7 @@ def test_pod_bound_by_another_scheduler_is_lost(api: Api, pod: dict[str, Any]) -
     assert now(api)["spec"]["nodeName"] == "n2"
 
 
-def test_another_pod_of_the_same_name_is_never_bound(api: Api, pod: dict[str, Any]) -> None:
+def test_recreated_pod_with_another_uid_is_not_bound(api: Api, pod: dict[str, Any]) -> None:
     stranger = binding_request(pod, uid="11111111-1111-1111-1111-111111111111")
     assert bind(api, stranger).result is BindingResult.GONE
     assert "nodeName" not in now(api)["spec"]
@@ -141,6 +141,6 @@ def test_bound_pod_does_not_prove_the_uid_check(api: Api, pod: dict[str, Any]) -
         assert other not in binding._proven
 
 
-def test_the_server_refuses_a_wrong_uid_without_any_effect(api: Api, pod: dict[str, Any]) -> None:
+def test_server_rejects_a_wrong_uid_without_effect(api: Api, pod: dict[str, Any]) -> None:
     assert refuses_wrong_uids(api, "default", "p", "n1")
     assert "nodeName" not in now(api)["spec"]

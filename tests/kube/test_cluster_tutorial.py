@@ -134,7 +134,7 @@ def is_shown(page: str, output: str) -> bool:
     return doctest.OutputChecker().check_output(page.replace("…", "..."), output, flags)
 
 
-def test_other_outputs_than_those_of_the_page_are_found() -> None:
+def test_output_comparison_detects_differences() -> None:
     assert is_shown("…\npod/second …\n", "pod/first created\npod/second  created\n")
     assert not is_shown("…\npod/second created\n", "pod/first created\n")
 

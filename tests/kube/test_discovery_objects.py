@@ -139,9 +139,7 @@ def change(api: Api, body: dict[str, Any], manager: str = "kubectl-label", part:
     )  # fmt: skip
 
 
-def test_a_report_becomes_labels_objects_and_resources_and_is_read_back_the_same(
-    api: Api, plane: ControlPlane, live: Cluster
-) -> None:
+def test_report_is_written_to_the_cluster_and_round_trips(api: Api, plane: ControlPlane, live: Cluster) -> None:
     report(live)
     since = len(plane.audited())
     reported = Node.objects.get(name="n1").report
@@ -243,7 +241,7 @@ def test_silent_agent_is_marked_and_its_objects_stay(api: Api, live: Cluster) ->
     assert "hetsched.io/facts-stale-since" not in get(api, NODES)["metadata"]["annotations"]
 
 
-def test_a_cordoned_node_is_labelled_like_any_other(api: Api, live: Cluster) -> None:
+def test_cordoned_node_is_labelled(api: Api, live: Cluster) -> None:
     report(live)
     change(api, {"spec": {"unschedulable": True}})
     assert discover.run() == 4

@@ -121,6 +121,6 @@ def test_invalid_gpu_requests_are_rejected_with_their_fields(kubectl: Kubectl) -
     assert "spec.cards[2]" in done.stderr
 
 
-def test_the_page_names_every_example() -> None:
+def test_page_names_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
     assert [path.name for path in sorted(EXAMPLES.glob("*.yaml")) if f"`{path.name}`" not in page] == []

@@ -69,7 +69,7 @@ def test_label_set_before_the_kubelet_reports_is_stored(api: Api, followed: Info
     assert_counts_agree(cluster)
 
 
-def test_a_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Informer, cluster: Cluster) -> None:
+def test_resize_before_the_kubelet_reports_is_charged(api: Api, followed: Informer, cluster: Cluster) -> None:
     make_pod(api, "a")
     eventually(followed, lambda: is_bound(api, "a") and states()["a"] == "bound")
     patch(api, "a", {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "6"}}}]}}, "resize")

@@ -127,7 +127,7 @@ def test_standby_informer_decides_nothing(api: Api, cluster: Cluster, followed: 
         eventually(followed, lambda: states() == {"waits": "bound"})
 
 
-def test_a_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Informer, live: InformerHost) -> None:
+def test_stale_epoch_records_nothing(api: Api, cluster: Cluster, followed: Informer, live: InformerHost) -> None:
     make_pod(api, "first")
     eventually(followed, lambda: states() == {"first": "bound"})
     # Another process took over while this one slept, and its lease renewal is not due yet.
@@ -180,7 +180,7 @@ def test_watch_confirmation_of_a_requeued_pod_is_looked_up(
     assert check_invariants() == []
 
 
-def test_nothing_is_written_once_another_installation_may_hold_the_lease(
+def test_bindings_stop_when_another_installation_may_hold_the_lease(
     api: Api, followed: Informer, live: InformerHost
 ) -> None:
     live._is_elected = lambda: False

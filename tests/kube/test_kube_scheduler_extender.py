@@ -253,7 +253,7 @@ def extended_client(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def test_a_flood_of_connections_leaves_kube_scheduler_its_calls(
+def test_connection_flood_does_not_block_kube_scheduler(
     api: Api, plane: ControlPlane, port: int, tmp_path: Path
 ) -> None:
     make_node(api, "n1", **{"kubernetes.io/arch": "amd64"})

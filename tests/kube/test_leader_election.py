@@ -118,7 +118,7 @@ def test_shipped_role_suffices_for_leader_election(plane: ControlPlane) -> None:
         assert election.acquire(ours, EPOCH) == ""  # renewed
 
 
-def test_a_follower_stops_deciding_once_another_installation_took_over(
+def test_informer_stops_deciding_after_losing_the_lease(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_election, "_elections", {})

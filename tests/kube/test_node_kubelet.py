@@ -138,7 +138,7 @@ def test_kubelet_assigns_the_predicted_cpus(plane: ControlPlane, api: Api, tmp_p
         assert fleet.programs.driver("violations") == []
 
 
-def test_kubelet_rejects_what_is_predicted_as_rejected(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
+def test_kubelet_rejections_equal_predictions(plane: ControlPlane, api: Api, tmp_path: Path) -> None:
     configuration = STATIC | MEMORY | {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}}
     with node_with_agent(plane, tmp_path, configuration, _threads_of_cores()) as (fleet, kubelet):
         pods = Pods(plane, api, fleet, kubelet)

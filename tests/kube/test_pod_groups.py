@@ -74,7 +74,7 @@ def grouped(name: str, members: int) -> bool:
     return found is not None and found.min_member == members
 
 
-def test_members_are_held_until_enough_are_there(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_members_wait_for_the_minimum_of_their_group(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_group(api, "ring", 3)
     eventually(followed, lambda: grouped("ring", 3))
     for number in range(2):

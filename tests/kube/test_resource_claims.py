@@ -77,7 +77,7 @@ def asking(api: Api, follower: Informer, name: str, *requests: dict[str, Any], *
     eventually(follower, lambda: known(name) is not None and name in states())
 
 
-def test_a_pod_is_bound_once_its_claim_has_a_device(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_pod_is_bound_after_its_claim_is_allocated(api: Api, cluster: Cluster, followed: Informer) -> None:
     asking(api, followed, "train", exactly("gpu", 'device.attributes["gpu.example.com"].model == "h100"'))
     decide(followed, cluster)
     assert states() == {"train": "placed"}
@@ -202,7 +202,7 @@ def test_pod_with_an_allocated_claim_goes_to_its_node(api: Api, cluster: Cluster
     assert check_invariants() == []
 
 
-def test_a_claim_of_a_template_is_waited_for(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_pod_waits_for_the_claim_of_its_template(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "late", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "any"}])
     eventually(followed, lambda: states() == {"late": "pending"})
     decide(followed, cluster)

@@ -121,7 +121,7 @@ def test_new_label_on_a_running_pod_admits_pods_with_affinity(api: Api, followed
     eventually(followed, lambda: "nodeName" in pod_of(api, "c")["spec"])
 
 
-def test_a_preemptor_of_a_force_deleted_victim_waits_for_its_grace_period(api: Api, followed: Informer) -> None:
+def test_preemptor_waits_for_the_grace_period_of_a_force_deleted_victim(api: Api, followed: Informer) -> None:
     running(api, followed, "victim", cpu="8", terminationGracePeriodSeconds=2)
     make_pod(api, "urgent", cpu="8", priorityClassName="system-node-critical")
     eventually(followed, lambda: Pod.objects.filter(name="urgent", decision__nominated_node="n1").exists())
@@ -132,9 +132,7 @@ def test_a_preemptor_of_a_force_deleted_victim_waits_for_its_grace_period(api: A
     assert check_invariants() == []
 
 
-def test_a_pod_recreated_after_a_forced_deletion_is_decided_at_once_and_names_the_hold(
-    api: Api, followed: Informer
-) -> None:
+def test_recreated_pod_names_the_reservation_of_its_predecessor(api: Api, followed: Informer) -> None:
     port = {"containers": [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
     running(api, followed, "again", terminationGracePeriodSeconds=3, **port)
     delete_by_force(api, "again")
@@ -147,7 +145,7 @@ def test_a_pod_recreated_after_a_forced_deletion_is_decided_at_once_and_names_th
     assert 2.9 < time.monotonic() - begin < 8
 
 
-def test_a_pod_recreated_after_a_forced_deletion_that_never_ran_is_bound_at_once(api: Api, followed: Informer) -> None:
+def test_recreated_pod_is_bound_if_its_predecessor_never_ran(api: Api, followed: Informer) -> None:
     port = {"containers": [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}
     for _ in range(3):
         begin = time.monotonic()

@@ -88,7 +88,7 @@ def test_invalid_object_gets_its_field_and_the_valid_version_stays_active(
     assert Policy.objects.get(name="dense").active_version == 1
 
 
-def test_a_name_of_the_database_is_refused_with_the_reason(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_object_with_the_name_of_a_database_policy_is_rejected(api: Api, cluster: Cluster, followed: Informer) -> None:
     make(api, SCHEDULING_POLICIES, "hetsched", spec=plugins("binpack"))
     eventually(followed, lambda: PolicyObject.objects.filter(name="hetsched").exists())
     report.run(cluster.pk)

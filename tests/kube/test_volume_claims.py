@@ -179,7 +179,7 @@ def test_pod_with_a_late_claim_is_decided_when_it_exists(api: Api, cluster: Clus
     assert states() == {"db": "placed"}
 
 
-def test_a_pod_is_decided_once_its_gates_are_gone(api: Api, cluster: Cluster, followed: Informer) -> None:
+def test_pod_is_decided_after_its_gates_are_removed(api: Api, cluster: Cluster, followed: Informer) -> None:
     make_pod(api, "held", schedulingGates=[{"name": "example.org/quota"}])
     eventually(followed, lambda: states() == {"held": "pending"})
     followed._write_sync()

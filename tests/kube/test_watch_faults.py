@@ -113,7 +113,7 @@ def test_reflector_relists_after_an_api_server_restart(
     assert has_no_violations()
 
 
-def test_a_pod_that_is_seen_before_its_node_is_charged_once_the_node_is_there(api: Api, followed: Informer) -> None:
+def test_pod_seen_before_its_node_is_charged_with_the_node(api: Api, followed: Informer) -> None:
     make_pod(api, "first", cpu="3", schedulerName="default-scheduler", nodeName="n9")
     eventually(followed, lambda: states().get("first") == "running")
     make_node(api, "n9")
