@@ -132,7 +132,7 @@ def test_pods_beyond_the_limit_of_a_batch_remain_untried(cluster: Cluster, lease
         pytest.param(a_pod("p").labelled(**{WORKLOAD_LABEL: "w-1"}), id="comes from a submission"),
     ],
 )
-def test_other_pods_join_the_queue(cluster: Cluster, lease: Lease, pod: PodBuilder) -> None:
+def test_pods_that_cannot_be_placed_directly_are_queued(cluster: Cluster, lease: Lease, pod: PodBuilder) -> None:
     assert place(lease, pod) == []
     assert not Pod.objects.exists()
     assert_state_agrees(cluster)
@@ -339,7 +339,7 @@ def test_pod_of_the_queue_is_reserved_with_the_labels_of_its_node(cluster: Clust
     assert_state_agrees(cluster)
 
 
-def test_placed_arrival_requeues_pods_that_wait_for_it(cluster: Cluster, lease: Lease) -> None:
+def test_placed_arrival_requeues_dependent_pods(cluster: Cluster, lease: Lease) -> None:
     hostname = "kubernetes.io/hostname"
     apply_changes(cluster.pk, Changes(nodes=[a_node("n1").labelled({hostname: "n1"}).build()]), epoch=1)
     follower = a_pod("follower").near(hostname, app="leader")

@@ -84,14 +84,14 @@ def test_sweep_finds_unsent_callbacks(receiver: Receiver) -> None:
     assert [document["state"] for document in receiver.documents] == ["placed"]
 
 
-def test_a_redirect_is_not_followed(receiver: Receiver) -> None:
+def test_redirect_is_not_followed(receiver: Receiver) -> None:
     _placed(receiver.url)
     receiver.status, receiver.headers = 307, {"Location": "http://169.254.169.254/latest"}
     assert not callback.run(receiver.host)
     assert len(receiver.requests) == 1
 
 
-def test_an_address_that_is_allowed_no_longer_is_not_called(receiver: Receiver, settings: Any) -> None:
+def test_removed_host_is_not_called(receiver: Receiver, settings: Any) -> None:
     _placed(receiver.url)
     settings.HETSCHED_CALLBACK_HOSTS = []
     assert not callback.run(receiver.host)
@@ -114,7 +114,7 @@ def test_silent_host_is_not_called_for_a_while(settings: Any) -> None:
     assert deliveries.due_hosts() == ["127.0.0.1:9"]
 
 
-def test_a_host_is_called_by_one_process_at_a_time(receiver: Receiver) -> None:
+def test_host_is_called_by_one_process_at_a_time(receiver: Receiver) -> None:
     _placed(receiver.url)
     assert deliveries.lock_host(receiver.host)
     assert callback.run(receiver.host) == 0
@@ -189,7 +189,7 @@ def test_undone_change_sends_no_callback(receiver: Receiver) -> None:
         "file:///etc/passwd",
     ],
 )
-def test_other_addresses_are_rejected_at_submission(settings: Any, url: str) -> None:
+def test_disallowed_callback_is_rejected_at_submission(settings: Any, url: str) -> None:
     settings.HETSCHED_CALLBACK_HOSTS = ["ci.example:443", "ci.example:80"]
     with pytest.raises(InputError) as refused:
         submitted(a_cluster(), callback_url=url)

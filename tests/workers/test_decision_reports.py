@@ -56,7 +56,7 @@ def test_decisions_are_reported_once(cluster: Cluster, sent: list[str], woken: l
     assert (sorted(sent), woken) == (["a", "b"], [])
 
 
-def test_a_second_run_leaves_the_work_to_the_first(cluster: Cluster, sent: list[str], woken: list[str]) -> None:
+def test_concurrent_run_reports_nothing(cluster: Cluster, sent: list[str], woken: list[str]) -> None:
     lease = reporting.take(cluster.pk, "first run")
     assert lease is not None
     assert (report.run(cluster.pk), sent) == (0, [])
@@ -64,7 +64,7 @@ def test_a_second_run_leaves_the_work_to_the_first(cluster: Cluster, sent: list[
     assert report.run(cluster.pk) == 2
 
 
-def test_a_run_enqueues_the_next_one_if_more_is_due(
+def test_run_enqueues_the_next_one_if_more_is_due(
     cluster: Cluster, sent: list[str], woken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "PODS_PER_STEP", 1)
@@ -72,7 +72,7 @@ def test_a_run_enqueues_the_next_one_if_more_is_due(
     assert (report.run(cluster.pk), woken) == (1, [dispatch.REPORT])
 
 
-def test_a_failed_report_ends_the_lease(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_report_releases_the_lease(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(cluster: Cluster) -> None:
         raise OSError("no kubeconfig")
 

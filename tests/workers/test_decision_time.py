@@ -101,7 +101,7 @@ def test_batch_ends_when_a_namespace_used_its_share_and_others_wait(
 
 
 @pytest.mark.parametrize("plugin", ["priority-sort", "gang-sort", "qos-sort", "fair-share"])
-def test_a_plain_pod_waits_for_one_batch_of_expensive_ones(cluster: Cluster, clock: Clock, plugin: str) -> None:
+def test_plain_pod_waits_for_at_most_one_expensive_batch(cluster: Cluster, clock: Clock, plugin: str) -> None:
     """Regression: 36 expensive pods were all decided before the later pod of another namespace."""
     ordered_by(plugin)
     fill(cluster, SLOW, 36)
@@ -145,7 +145,7 @@ def test_priority_precedes_decision_time(cluster: Cluster, clock: Clock) -> None
     assert decided()[-2:] == [SLOW, "good"]
 
 
-def test_another_process_knows_the_used_time(cluster: Cluster, clock: Clock) -> None:
+def test_used_time_is_stored_for_the_next_leader(cluster: Cluster, clock: Clock) -> None:
     """The used time is stored with the cluster, so another leader continues with it."""
     ordered_by("priority-sort")
     fill(cluster, SLOW, 1)
@@ -203,7 +203,7 @@ def default_policy(cluster: Cluster) -> Policy | None:
         return cache_of(cluster.pk).default_policy()
 
 
-def test_flood_leaves_places_to_others_under_any_queue_order(cluster: Cluster) -> None:
+def test_flood_shares_batches_under_any_queue_order(cluster: Cluster) -> None:
     ordered_by("qos-sort")
     fill(cluster, "flood", 30)
     fill(cluster, "good", 2)
@@ -229,7 +229,7 @@ def read(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("plugin", ["priority-sort", "qos-sort", "fair-share"])
-def test_a_batch_of_large_pods_is_read_for_a_bounded_time(cluster: Cluster, read: list[str], plugin: str) -> None:
+def test_large_pods_are_read_for_a_bounded_time(cluster: Cluster, read: list[str], plugin: str) -> None:
     """Regression: each batch of a few pods read all 500 pods of 250 KiB, and other namespaces waited for seconds."""
     ordered_by(plugin)
     fill(cluster, SLOW, 200)
@@ -356,7 +356,7 @@ def test_order_within_and_between_other_namespaces_is_stable() -> None:
     assert order({}, *pods) == ["s1", "a", "s2", "b", "w1"]
 
 
-def test_a_gang_stays_together_at_the_place_of_its_first_member() -> None:
+def test_gang_stays_together_at_its_first_member() -> None:
     gang = [a_pod("g1", "slow").gang("g", 2), a_pod("g2", "slow").gang("g", 2).priority(7)]
     pods = [*gang, a_pod("a", "x").priority(7), a_pod("b", "x")]
     assert order({"slow": 2.0}, *pods) == ["a", "g2", "g1", "b"]
@@ -393,7 +393,7 @@ def test_task_ends_after_its_time_and_the_next_continues(
 # -- the live path ---------------------------------------------------------------------------------------------------
 
 
-def test_the_loop_of_a_live_cluster_shares_time_too(
+def test_live_cluster_loop_shares_decision_time(
     cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that runs the informer of a live cluster uses the same batches of the same queue."""

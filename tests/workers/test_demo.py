@@ -106,7 +106,7 @@ def test_pods_ended_an_hour_ago_are_deleted(monkeypatch: pytest.MonkeyPatch) -> 
     assert check_invariants() == []
 
 
-def test_other_clusters_are_unchanged() -> None:
+def test_demo_tick_ignores_other_clusters() -> None:
     from tests.situations import a_cluster
 
     a_cluster()

@@ -64,7 +64,7 @@ def test_members_submitted_separately_start_together(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 500])
-def test_a_batch_never_cuts_a_gang(cluster: Cluster, settings: Any, batch: int) -> None:
+def test_batch_contains_gangs_whole(cluster: Cluster, settings: Any, batch: int) -> None:
     settings.HETSCHED_BATCH = batch
     mixed = [pod for pair in zip(members("a", range(5), 5), members("b", range(5), 5), strict=True) for pod in pair]
     submitted(cluster, a_pod("first"), *mixed, a_pod("last"))

@@ -54,7 +54,7 @@ def test_taint_rules_are_awaited_while_their_list_fails(status: int, begins: boo
     assert follower.watches.is_synced() is begins
 
 
-def test_a_required_kind_is_always_waited_for() -> None:
+def test_sync_waits_for_required_kinds() -> None:
     follower = an_informer()
     for kind in (PODS, GPUS):
         follower.watches.states[kind].note(Synced(0))

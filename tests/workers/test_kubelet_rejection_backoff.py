@@ -174,7 +174,7 @@ def test_next_pod_backs_off_and_other_owners_use_the_node(cluster: Cluster, cloc
     assert message in decision.summary
 
 
-def test_pod_goes_to_another_node_immediately(cluster: Cluster, clock: Clock) -> None:
+def test_next_pod_of_the_owner_is_placed_on_another_node(cluster: Cluster, clock: Clock) -> None:
     refused(cluster, clock, "a")
     seen(cluster, nodes=[a_node("n2").build()])
     waiting(cluster, "b")

@@ -59,12 +59,12 @@ def test_priority_precedes_namespace_shares(flooded: Any) -> None:
     assert shares(flooded, 12) == {"urgent": 10, "flood": 1, "small": 1}
 
 
-def test_a_batch_is_in_the_order_of_the_queue(flooded: Any) -> None:
+def test_batch_keeps_the_queue_order(flooded: Any) -> None:
     found = [pod.pod_id for pod in first_active_pods(flooded.pk, None, 12)]
     assert found == sorted(found)
 
 
-def test_a_pod_behind_a_flood_that_never_fits_is_placed_by_the_first_batch(cluster: Any, settings: Any) -> None:
+def test_pod_behind_a_never_fitting_flood_is_in_the_first_batch(cluster: Any, settings: Any) -> None:
     settings.HETSCHED_BATCH = 10
     fill(cluster, "flood", 40)
     fill(cluster, "victim", 1, cpu="1")

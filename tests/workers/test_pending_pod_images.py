@@ -188,7 +188,7 @@ def test_unlisted_registries_are_not_called(cluster: Cluster, settings: Any, reg
     assert demand("q") is None
 
 
-def test_a_repeated_event_changes_nothing(cluster: Cluster, registry: Registry) -> None:
+def test_repeated_event_changes_nothing(cluster: Cluster, registry: Registry) -> None:
     name = registry.image("app:1", "linux/amd64")
     comes(cluster, "p", name)
     images.run(cluster.pk)

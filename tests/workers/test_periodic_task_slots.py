@@ -32,7 +32,7 @@ def _pass(seconds: float) -> None:
         Figure.objects.filter(pk=row.pk).update(at=row.at - timedelta(seconds=seconds))
 
 
-def test_a_slot_is_taken_once(done: list[str]) -> None:
+def test_slot_is_taken_once(done: list[str]) -> None:
     assert [periodic_tasks.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
     _pass(SECONDS)
     assert [periodic_tasks.run(WORK, SECONDS, ["io"]) for _ in range(5)] == [True, False, False, False, False]
@@ -40,7 +40,7 @@ def test_a_slot_is_taken_once(done: list[str]) -> None:
     assert _slots() == [2]
 
 
-def test_each_work_has_slots_of_its_own(done: list[str]) -> None:
+def test_task_queues_have_separate_slots(done: list[str]) -> None:
     assert periodic_tasks.run(WORK, SECONDS, ["io"])
     assert periodic_tasks.run(WORK, SECONDS, ["schedule"])
     assert done == ["io", "schedule"]

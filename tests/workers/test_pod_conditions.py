@@ -31,7 +31,7 @@ def test_pod_that_filled_the_node_is_not_named_in_another_namespace() -> None:
 
 
 @pytest.mark.parametrize(("namespace", "name"), [("web", "web/high"), ("ml", "(a pod of another namespace)")])
-def test_a_preemptor_is_named_in_its_own_namespace_alone(namespace: str, name: str) -> None:
+def test_preemptor_is_named_only_in_its_own_namespace(namespace: str, name: str) -> None:
     victim, preemptor = Pod(namespace=namespace, name="low", priority=0), Pod(namespace="web", name="high", priority=9)
     leaving = ClaimedEviction(Eviction(nomination=Nomination()), victim, preemptor, "n1")
     assert leaving.sentence == f"Preempted by {name} (priority 9), which needs resources on n1; this pod has priority 0"

@@ -227,7 +227,7 @@ def revision() -> PolicyRevision:
     return draft(changed())
 
 
-def test_worker_runs_it_and_writes_the_result(revision: PolicyRevision) -> None:
+def test_worker_runs_the_preview_once_and_writes_the_result(revision: PolicyRevision) -> None:
     row = asked(revision)
     assert row.state == Preview.WAITING
     assert worker.run(row.pk) is True

@@ -117,7 +117,7 @@ def test_imported_victim_ends() -> None:
 
 
 @pytest.mark.django_db
-def test_a_running_pod_of_a_demo_cluster_is_evicted_with_its_cards() -> None:
+def test_running_demo_pod_is_evicted_and_releases_its_gpus() -> None:
     cluster = a_preempting_cluster(a_node("n1").gpus(1), kind="demo")
     submitted(cluster, a_pod("low").gpu())
     schedule.run(cluster.pk)

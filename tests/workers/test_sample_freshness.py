@@ -131,7 +131,7 @@ def test_samples_that_age_together_stop_counting_by_the_sweep() -> None:
     assert "A sample is stale if it is more than 5 minutes old" in page
 
 
-def test_expired_sample_is_an_inventory_change_that_requeues_pods_and_is_published() -> None:
+def test_expired_sample_requeues_pods_and_is_published() -> None:
     with time_machine.travel(at(10), tick=False) as clock:
         cluster = a_cluster(sampled("n1", 0, "1"), sampled("n2", None, "1"), sampled("n3", 100, "1"))
         submitted(cluster, a_pod("use"))
@@ -158,7 +158,7 @@ def test_expired_sample_is_an_inventory_change_that_requeues_pods_and_is_publish
     assert document["report"]["usage"]["stale"] is True
 
 
-def test_a_sweep_with_nothing_due_changes_no_revision() -> None:
+def test_sweep_without_expired_samples_keeps_the_revision() -> None:
     with time_machine.travel(at(301), tick=False):
         cluster = a_cluster(sampled("n1", 10, "1"), sampled("n2", None, "1"), sampled("n3", 0, "1"))
         before = Cluster.objects.get().revision
@@ -187,7 +187,7 @@ def seen(cluster: Cluster, *nodes: NodeBuilder) -> None:
     apply_changes(cluster.pk, Changes(nodes=[node.build() for node in nodes]), epoch=1)
 
 
-def test_an_object_of_a_live_cluster_ages_and_counts_again_with_a_new_sample(live: Cluster) -> None:
+def test_live_cluster_sample_expires_and_is_renewed(live: Cluster) -> None:
     with time_machine.travel(at(0), tick=False) as clock:
         seen(live, sampled("n1", 0, "1"), sampled("n2", -301, "1"))
         assert stale(live) == ["n2"]

@@ -54,7 +54,7 @@ def test_submission_is_decided_bound_and_published_without_another_call() -> Non
 
 
 @pytest.mark.django_db
-def test_an_offline_clusters_placements_stay_placed() -> None:
+def test_offline_cluster_placements_are_not_bound() -> None:
     submitted(a_cluster(), a_pod("p"))
     worker_host.run(Cluster.objects.get().pk)
     assert Pod.objects.get().state == "placed"
@@ -164,7 +164,7 @@ def actions_state(name: str) -> Any:
 
 
 @pytest.mark.django_db
-def test_a_policy_takes_effect_with_the_next_batch_without_a_restart() -> None:
+def test_activated_policy_applies_to_the_next_batch() -> None:
     cluster = a_cluster(a_node("n1").cpu(8), a_node("n2").cpu(8))
     placed(cluster, "n1", a_pod("there").cpu(4))
     submitted(cluster, a_pod("spread"))

@@ -52,7 +52,7 @@ def key(cluster: str = "prod", node: str = "n1") -> bytes:
     return found
 
 
-def test_the_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
+def test_binding_is_signed_for_its_pod_and_node(pod: Pod) -> None:
     (request,) = binding_requests([pod.pk])
     granted = verify(request.annotations[keys.ALLOCATION], key(), uid="uid-1", node="n1")
     assert (granted.epoch, granted.policy, granted.cpus) == (7, "exclusive", "2-3")

@@ -63,7 +63,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def test_other_pods_are_updated_and_the_failed_one_is_retried_after_them(cluster: Cluster, server: ApiServer) -> None:
+def test_failed_status_update_is_retried_after_other_pods(cluster: Cluster, server: ApiServer) -> None:
     assert server.round(cluster) == {"p0", "p1"}  # a whole step fails
     assert server.round(cluster) == {"p2", "p3"}
     assert server.round(cluster) == {"p4", "p0"}

@@ -102,7 +102,7 @@ def test_binding_continues_from_each_pods_state() -> None:
     assert bind.run(demo.pk) == 0
 
 
-def test_an_offline_cluster_binds_nothing() -> None:
+def test_offline_cluster_binds_nothing() -> None:
     offline = a_cluster()
     placed(offline, "n1", a_pod("p"))
     assert bind.run(offline.pk) == 0

@@ -120,7 +120,7 @@ def test_webhook_of_another_cluster_gets_nothing(receiver: Receiver, hooked: Any
     assert not Delivery.objects.exists()
 
 
-def test_an_address_of_a_submission_is_signed_with_its_owners_secret(receiver: Receiver, ci: Token) -> None:
+def test_callback_is_signed_with_the_secret_of_its_owner(receiver: Receiver, ci: Token) -> None:
     cluster = a_cluster()
     submitted(cluster, a_pod("p"), callback_url=receiver.url, owner=owner_of(ci))
     secret = change_callback_secret(owner_of(ci), overlap=timedelta(0), actor=ALICE, reason="x")

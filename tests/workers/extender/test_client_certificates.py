@@ -136,7 +136,7 @@ def test_client_without_our_certificate_gets_no_answer(tls_server: TlsServer, pa
     assert not is_rejected(tls_server, pairs, issued(tmp_path / "good", pairs, "plain"))
 
 
-def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(
+def test_unlisted_client_is_rejected_before_the_body_is_read(
     tls_server: TlsServer, pairs: Path, tmp_path: Path
 ) -> None:
     with calling(tls_server, pairs, issued(tmp_path / "other", pairs, "other-client")) as connection:
@@ -146,7 +146,7 @@ def test_a_name_that_is_not_listed_is_refused_before_anything_is_read(
             connection.close()
 
 
-def test_the_table_has_a_row_for_every_verb_and_no_other() -> None:
+def test_permission_table_has_exactly_the_verbs() -> None:
     assert set(server.verbs(server.Extenders(lambda cluster: cast(Any, None)))) == VERBS
 
 
@@ -179,7 +179,7 @@ def test_old_tls_and_plain_text_get_nowhere(tls_server: TlsServer, pairs: Path) 
         ("/extender/filter", {"body": b'"odd"'}, 400, "ExtenderArgsInvalid"),
     ],
 )
-def test_other_requests_are_rejected_with_a_stable_code(
+def test_invalid_requests_are_rejected_with_a_stable_code(
     tls_server: TlsServer, pairs: Path, path: str, more: dict[str, Any], status: int, code: str
 ) -> None:
     with calling(tls_server, pairs, pairs / "client") as connection:

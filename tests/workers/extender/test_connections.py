@@ -83,7 +83,7 @@ def test_silent_connections_leave_kube_scheduler_its_places(tls_server: TlsServe
         wait_until(lambda: sum(not is_closed(connection) for connection in held) <= UNVERIFIED, what="a bounded pool")
 
 
-def test_an_open_connection_of_kube_scheduler_survives_a_flood(tls_server: TlsServer, pairs: Path) -> None:
+def test_open_connection_of_kube_scheduler_survives_a_flood(tls_server: TlsServer, pairs: Path) -> None:
     with closing(connected(tls_server, pairs)) as caller, ExitStack() as opened:
         assert called(caller) == 200
         kept = caller.sock
@@ -111,7 +111,7 @@ def test_one_address_has_few_unverified_places() -> None:
         assert [is_closed(there) for _, there in opened] == [False, True, False, False, False, False]
 
 
-def test_an_address_of_a_verified_caller_may_open_many_at_once() -> None:
+def test_address_of_a_verified_caller_has_a_higher_limit() -> None:
     pool, opened = Connections(), [socket.socketpair() for _ in range(UNVERIFIED + 1)]
     with ExitStack() as stack:
         for pair in opened:
@@ -155,7 +155,7 @@ def test_one_listed_client_has_half_of_the_verified_slots() -> None:
         assert is_verified("kube-scheduler")
 
 
-def test_a_closed_connection_is_not_verified() -> None:
+def test_closed_connection_is_not_verified() -> None:
     pool = Connections()
     with ExitStack() as stack:
         opened = [stack.enter_context(socket.socket()) for _ in range(PER_ADDRESS + 1)]
@@ -165,7 +165,7 @@ def test_a_closed_connection_is_not_verified() -> None:
         assert pool.verify(opened[1], "kube-scheduler")
 
 
-def test_a_known_address_does_not_displace_another_one() -> None:
+def test_known_address_does_not_displace_another_one() -> None:
     pool = Connections()
     with ExitStack() as stack:
         opened = [[stack.enter_context(connection) for connection in socket.socketpair()] for _ in range(KNOWN * 2)]
@@ -191,12 +191,12 @@ def replaced(clients: Sequence[str], phases: Mapping[int, Sequence[Phase]]) -> l
         return [number for number, (_, there) in enumerate(opened) if is_closed(there)]
 
 
-def test_a_new_connection_replaces_the_oldest_one_of_its_client_without_a_call() -> None:
+def test_new_connection_replaces_the_oldest_unused_one_of_its_client() -> None:
     clients = ("b", *"a" * (PER_CLIENT + 2))
     assert replaced(clients, {1: [Phase.TRANSFER], 2: [Phase.CALL, Phase.IDLE]}) == [1, 3]
 
 
-def test_of_connections_with_calls_the_oldest_idle_one_is_replaced() -> None:
+def test_oldest_idle_connection_is_replaced_if_all_had_calls() -> None:
     called = {number: [Phase.CALL, Phase.IDLE] for number in range(PER_CLIENT + 1)}
     called[0] = [Phase.CALL, Phase.TRANSFER]
     assert replaced("a" * (PER_CLIENT + 1), called) == [1]
@@ -206,7 +206,7 @@ HEAD = b"POST /extender/filter HTTP/1.1\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize("begun", [HEAD, HEAD + b"Content-Length: 4000\r\n\r\n"])
-def test_a_request_that_is_sent_slowly_ends_at_its_deadline(
+def test_slowly_sent_request_ends_at_its_deadline(
     tls_server: TlsServer, pairs: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     """A byte now and then does not extend the deadline; the timeout of the socket never ended such a request."""

@@ -97,7 +97,7 @@ def test_repeated_binding_is_idempotent(extender: Extender, api: ApiServer) -> N
     assert len(api.bound) == 2
 
 
-def test_rejected_binding_releases_its_reservation_and_the_pod_may_return(extender: Extender, api: ApiServer) -> None:
+def test_rejected_binding_releases_its_reservation_for_a_retry(extender: Extender, api: ApiServer) -> None:
     pod = offered(api, "p")
     api.refuses = ApiFailure(422, "Invalid", "no such node")
     assert refused(extender.bind, to(pod, "amd")) == "BindingRefused"
@@ -219,7 +219,7 @@ def test_capacity_released_at_that_moment_is_polled_for(
     assert len(slept) == 1  # an impossible binding is not retried
 
 
-def test_a_new_image_is_looked_up_first(
+def test_filter_waits_for_the_lookup_of_a_new_image(
     extender: Extender, api: ApiServer, live: Cluster, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.HETSCHED_REGISTRIES = ["registry.test"]

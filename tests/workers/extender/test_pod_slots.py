@@ -10,7 +10,7 @@ from hetsched.scheduling.extender.pod_slots import MOST_MISSED, PodSlots
 NEVER = float("inf")
 
 
-def test_each_holder_has_its_time() -> None:
+def test_slot_lasts_its_full_time_for_each_holder() -> None:
     """Regression: a caller that had waited for the first pod cut the turn of the second one short."""
     patience = 0.6
     turns, taken = PodSlots(patience), []
@@ -30,7 +30,7 @@ def test_each_holder_has_its_time() -> None:
     assert taken[1] - taken[0] >= 0.9 * patience
 
 
-def test_no_caller_waits_beyond_its_deadline() -> None:
+def test_caller_waits_at_most_until_its_deadline() -> None:
     turns = PodSlots(60)
     turns.begin("first", NEVER)
     turns.begin("second", time.monotonic() + 0.05)

@@ -73,7 +73,7 @@ def test_one_address_has_few_probe_connections(server: ProbeServer) -> None:
         ]
 
 
-def test_a_slow_head_ends_at_the_deadline(server: ProbeServer) -> None:
+def test_slow_head_ends_at_the_deadline(server: ProbeServer) -> None:
     """Regression: each byte started the read timeout again, so a slow head had no end."""
     server.connections.seconds = 0.5
     with connect(server, "127.0.0.1") as slow:
@@ -105,9 +105,7 @@ def test_readiness_is_queried_once_a_second_by_one_thread(server: ProbeServer, m
     assert len(queries) == 1
 
 
-def test_a_connection_beyond_the_threads_is_closed_at_once(
-    server: ProbeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_beyond_the_thread_limit_is_closed(server: ProbeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed connections whose threads still wait for the database are bounded too."""
     free = threading.Event()
     monkeypatch.setattr(probes, "_database_answers", lambda: free.wait(30))
