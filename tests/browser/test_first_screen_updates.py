@@ -10,7 +10,7 @@ from tests.browser.conftest import Visitor
 pytestmark = pytest.mark.needs("chromium")
 
 
-def test_the_fleet_is_in_view_without_scrolling(visitor: Visitor) -> None:
+def test_fleet_is_visible_without_scrolling(visitor: Visitor) -> None:
     page = visitor.open("/")
     expect(page.locator("#live")).to_have_text("live")
     expect(page.locator(".node")).to_have_count(48)

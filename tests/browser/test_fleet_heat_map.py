@@ -27,7 +27,7 @@ cordon(Cluster.objects.get(name="large"), "node-0007", actor=SYSTEM, reason="wor
 """
 
 
-def test_a_large_fleet_is_a_heat_map(visitor: Visitor, console: Console) -> None:
+def test_large_fleet_is_a_heat_map(visitor: Visitor, console: Console) -> None:
     console.run(SETUP)
     page = visitor.open("/?cluster=large")
     canvas, readout = page.locator("#grid canvas"), page.locator("#readout")

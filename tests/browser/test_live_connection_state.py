@@ -13,7 +13,7 @@ from tests.browser.conftest import Visitor
 pytestmark = pytest.mark.needs("chromium")
 
 
-def test_a_lost_connection_is_stale_then_live_again(visitor: Visitor) -> None:
+def test_lost_connection_is_stale_then_live_again(visitor: Visitor) -> None:
     sockets: list[WebSocketRoute] = []
 
     def connect(socket: WebSocketRoute) -> None:
@@ -33,7 +33,7 @@ def test_a_lost_connection_is_stale_then_live_again(visitor: Visitor) -> None:
     assert len(sockets) >= 3
 
 
-def test_a_refused_connection_is_not_tried_again(visitor: Visitor) -> None:
+def test_rejected_connection_is_not_retried(visitor: Visitor) -> None:
     tries: list[WebSocketRoute] = []
 
     def refuse(socket: WebSocketRoute) -> None:

@@ -101,7 +101,7 @@ def test_several_waiting_workloads_are_cancelled_at_once(visitor: Visitor) -> No
     expect(page.locator("#rows")).to_contain_text("No pending pods match the filter.")
 
 
-def test_a_token_is_shown_once_and_revoked(visitor: Visitor) -> None:
+def test_token_is_shown_once_and_revoked(visitor: Visitor) -> None:
     page = visitor.open("/tokens/")
     page.click("#create")
     page.fill("dialog[open] [name=name]", "CI of payments")

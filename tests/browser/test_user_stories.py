@@ -78,7 +78,7 @@ def test_platform_engineer_checks_components_and_creates_a_token(visitor: Visito
     expect(page.locator("main")).to_contain_text("cluster.import")
 
 
-def test_a_capacity_planner_compares_policies_on_another_fleet(
+def test_capacity_planner_compares_policies_on_another_fleet(
     browser: Browser, console: Console, tmp_path: Path
 ) -> None:
     fleet, queue, report = tmp_path / "fleet.json", tmp_path / "queue.yaml", tmp_path / "report"

@@ -22,7 +22,7 @@ spec: {containers: [{name: main, image: x, resources: {requests: {cpu: "1"}}}]}
 """
 
 
-def test_an_example_is_answered_in_full(visitor: Visitor) -> None:
+def test_example_shows_the_full_result(visitor: Visitor) -> None:
     page = visitor.open("/what-if/")
     expect(page.locator("#examples")).to_be_visible()
     page.click("[data-example='0']")
@@ -104,7 +104,7 @@ def test_misconfigured_request_has_its_verdict(visitor: Visitor) -> None:
     expect(page.locator("#ghosts")).to_be_hidden()
 
 
-def test_the_question_is_copied_as_commands(visitor: Visitor) -> None:
+def test_what_if_is_copied_as_commands(visitor: Visitor) -> None:
     visitor.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = visitor.open("/what-if/?cpu=1&isa=rva22u64_v&policy=spread")
     expect(page.locator("#sentence")).to_contain_text("fits on")
@@ -132,7 +132,7 @@ def test_nothing_was_written(visitor: Visitor) -> None:
     expect(page.locator("[data-head=revision]")).to_have_text(before)
 
 
-def test_a_nearest_fit_is_tried_with_one_click(visitor: Visitor) -> None:
+def test_nearest_fit_is_applied_with_one_click(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=1000")
     row = page.locator(".nearest tbody tr").first
     expect(row).to_contain_text("resources.requests.cpu")
@@ -200,7 +200,7 @@ def test_nodes_are_drained_and_copied_before_the_question(visitor: Visitor) -> N
     assert "copy=k1-1%3A2" in page.url
 
 
-def test_a_displaced_pod_without_a_node_is_shown_as_a_failure(visitor: Visitor) -> None:
+def test_displaced_pod_without_a_node_is_shown_as_a_failure(visitor: Visitor) -> None:
     summary = "the displaced pod fits on no other node; hpc/solver does not fit now: 0 of 47 nodes fit"
     displaced = {
         "pod": "hpc/solver",
@@ -264,9 +264,7 @@ def demo_copy(visitor: Visitor, console: Console) -> Iterator[str]:
     console.run("from hetsched.inventory.models import Cluster; Cluster.objects.get(name='copy').delete()")
 
 
-def test_the_page_rest_and_the_command_give_the_same_document(
-    visitor: Visitor, console: Console, demo_copy: str
-) -> None:
+def test_page_rest_and_command_give_the_same_document(visitor: Visitor, console: Console, demo_copy: str) -> None:
     page = visitor.open("/what-if/?cluster=copy&cpu=2&memory=1Gi&isa=x86-64-v3&copy=epyc-0%3A1")
     with page.expect_response("**/api/v1/what-if/") as answered:
         page.fill("[name=cpu]", "3")

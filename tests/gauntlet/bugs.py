@@ -183,6 +183,6 @@ BUGS = (
         "K24", "what the message layer lost is never missed", "django/channels_redis#172",
         "web/live/hub.py",
         "        if (revision - 1 if since is None else since) > known:\n", "        if False:\n",
-        "tests/live/test_viewer_convergence.py::test_a_gap_is_seen_by_the_next_event",
+        "tests/live/test_viewer_convergence.py::test_missing_event_is_detected_by_the_next_event",
     ),
 )  # fmt: skip

@@ -38,7 +38,7 @@ def test_summaries_of_a_frame_are_translated_from_their_parts() -> None:
     assert msgspec.json.decode(sent)["data"]["1"]["summary"] == str(SUMMARY)
 
 
-def test_a_frame_is_translated_once_for_all_sockets() -> None:
+def test_frame_is_translated_once_for_all_sockets() -> None:
     sent = frame(**{"9": {"summary": "the node is cordoned", "id": 9}})
     first, second = (socket_reads.in_language("decisions", sent, "zh-hans") for _ in range(2))
     assert first is second
@@ -51,7 +51,7 @@ def test_a_frame_is_translated_once_for_all_sockets() -> None:
         ("zh-hans", "Unreachable：无法连接：[Errno 111] refused"),
     ],
 )
-def test_the_reason_of_stale_data_is_rendered_from_its_parts(language: str, reason: str) -> None:
+def test_stale_reason_is_rendered_from_its_parameters(language: str, reason: str) -> None:
     said = ApiFailure(0, "Unreachable", Message("no connection: {text}", text="[Errno 111] refused")).text
     sent = message("watch:fleet", 3, {"staleSince": "2026-11-26T00:00:00Z", "reason": to_column(said)})
     shown = msgspec.json.decode(socket_reads.in_language("watch:fleet", sent, language))
@@ -64,7 +64,7 @@ def test_fresh_data_has_no_reason(data: dict[str, Any] | None) -> None:
     assert msgspec.json.decode(socket_reads.in_language("watch:fleet", sent, "zh-hans"))["data"] == data
 
 
-def test_the_topic_of_a_cluster_has_the_reason_with_its_parameters() -> None:
+def test_cluster_topic_keeps_the_parameters_of_the_stale_reason() -> None:
     reason = Message("no connection: {text}", text="[Errno 111] refused")
     connection = Connection(stale_since=datetime(2026, 11, 26, tzinfo=UTC), stale_reason=reason)
     assert from_column(watch_document(connection)["reason"]) == reason

@@ -100,7 +100,7 @@ async def test_permission_change_closes_sockets_before_the_periodic_check(
     assert await viewer.closed() == code
 
 
-async def test_a_session_that_is_ended_ends_its_sockets(
+async def test_ended_session_closes_its_sockets(
     viewers: Any, cookie: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "RECHECK_SECONDS", 3600)

@@ -29,7 +29,7 @@ async def test_token_is_accepted_and_the_offered_protocol_selected(viewers: Any,
     assert viewer.protocol == f"bearer.{plaintext}"
 
 
-async def test_the_products_own_protocol_is_chosen_before_the_token(viewers: Any, token: Any) -> None:
+async def test_product_subprotocol_precedes_the_token(viewers: Any, token: Any) -> None:
     viewer = viewers(token=await in_thread(token)("viewer"), protocols=("hetsched.live.v1",))
     assert await viewer.connect()
     assert viewer.protocol == "hetsched.live.v1"
@@ -56,13 +56,13 @@ async def test_anonymous_socket_is_closed_with_4401(viewers: Any) -> None:
 
 
 @pytest.mark.parametrize("plaintext", ["x", "hs_" + "0" * 64])
-async def test_a_wrong_token_is_closed_with_4401(viewers: Any, plaintext: str) -> None:
+async def test_invalid_token_is_closed_with_4401(viewers: Any, plaintext: str) -> None:
     viewer = viewers(token=plaintext)
     assert await viewer.connect()
     assert await viewer.closed() == 4401
 
 
-async def test_a_wrong_token_does_not_fall_back_to_the_cookie(viewers: Any, cookie: Any) -> None:
+async def test_invalid_token_does_not_fall_back_to_the_cookie(viewers: Any, cookie: Any) -> None:
     viewer = viewers(token="hs_" + "0" * 64, cookie=await in_thread(cookie)("ada", "viewer"), origin=OURS)
     assert await viewer.connect()
     assert await viewer.closed() == 4401
@@ -76,7 +76,7 @@ async def test_forbidden_topic_is_closed_with_4403(viewers: Any, token: Any, coo
         assert await viewer.closed() == 4403
 
 
-async def test_an_address_without_a_socket_is_closed_with_4404() -> None:
+async def test_unknown_socket_path_is_closed_with_4404() -> None:
     for path in ("/ws/anything", "/ws/live/x", "/", "/nodes/"):
         scope = {"type": "websocket", "path": path, "headers": [(b"host", b"testserver")], "subprotocols": []}
         socket = ApplicationCommunicator(application, scope)

@@ -23,7 +23,7 @@ async def viewer(viewers: Any, token: Any) -> Viewer:
     return made
 
 
-async def test_a_message_over_64_kib_ends_the_socket(viewer: Viewer) -> None:
+async def test_message_over_64_kib_closes_the_socket(viewer: Viewer) -> None:
     await viewer.say("x" * (64 * 1024 + 1))
     assert await viewer.closed() == 1009
 
@@ -33,12 +33,12 @@ async def test_64_kib_count_in_bytes(viewer: Viewer) -> None:
     assert await viewer.closed() == 1009
 
 
-async def test_a_binary_message_ends_the_socket(viewer: Viewer) -> None:
+async def test_binary_message_closes_the_socket(viewer: Viewer) -> None:
     await viewer.socket.send_input({"type": "websocket.receive", "bytes": b"x"})
     assert await viewer.closed() == 1003
 
 
-async def test_a_flood_of_messages_ends_the_socket(viewer: Viewer) -> None:
+async def test_message_flood_closes_the_socket(viewer: Viewer) -> None:
     for _ in range(sockets.BURST + 2):
         await viewer.send("unsubscribe")
     assert await viewer.closed() == 4429
@@ -63,7 +63,7 @@ async def test_invalid_message_gets_an_error_and_the_socket_stays_open(viewer: V
 @pytest.mark.parametrize(
     "topic", ["", "x", "cluster:", "cluster:none", "node:none", "workload:w-0", "node:\0", "a" * 5000]
 )
-async def test_an_unknown_topic_is_answered_by_name(viewer: Viewer, topic: str) -> None:
+async def test_unknown_topic_gets_an_error_with_its_name(viewer: Viewer, topic: str) -> None:
     await viewer.send("subscribe", topic)
     answer = await viewer.receive()
     assert (answer["topic"], answer["type"], answer["data"]["code"]) == (topic, "error", "TopicUnknown")

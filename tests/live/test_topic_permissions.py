@@ -35,7 +35,7 @@ TABLE = {
 }
 
 
-def test_the_table_has_a_row_for_every_kind_of_topic_and_no_other(db: Any) -> None:
+def test_permission_table_has_exactly_the_topic_kinds(db: Any) -> None:
     with pytest.raises(InputError) as caught:
         topics.resolve_topic("nothing")
     assert set(re.findall(r"([a-z]+)(?::<\w+>)?(?:,|$)", caught.value.hint.removeprefix("Topics: "))) == set(TABLE)

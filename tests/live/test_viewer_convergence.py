@@ -157,7 +157,7 @@ async def test_lost_events_are_detected_within_two_checks(
     assert [message["type"] for message in viewer.messages] == ["snapshot", "snapshot"]
 
 
-async def test_a_gap_is_seen_by_the_next_event(
+async def test_missing_event_is_detected_by_the_next_event(
     watching: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "LOOK_SECONDS", 3600.0)

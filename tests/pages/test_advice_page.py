@@ -41,7 +41,7 @@ def button(page: str) -> dict[str, str]:
     return {name: html.unescape(value) for name, value in re.findall(r'data-([a-z]+)="([^"]*)"', found.group())}
 
 
-def test_a_plan_shows_gain_and_cost(viewer: Client, tight: Cluster) -> None:
+def test_plan_shows_gain_and_cost(viewer: Client, tight: Cluster) -> None:
     page = asked(viewer, goal="room", manifest=MANIFEST)
     assert "After 1 move, there is enough capacity on b." in page
     assert "default/right" in page
@@ -51,9 +51,7 @@ def test_a_plan_shows_gain_and_cost(viewer: Client, tight: Cluster) -> None:
     assert "Only an operator can confirm a plan." in page
 
 
-def test_an_operators_button_carries_the_question_and_the_plans_tag(
-    browsing: Callable[..., Client], tight: Cluster
-) -> None:
+def test_confirm_button_sends_the_request_and_the_plan_etag(browsing: Callable[..., Client], tight: Cluster) -> None:
     operator = browsing("operator")
     press = button(asked(operator, goal="room", manifest=MANIFEST))
     assert press["act"] == "/api/v1/clusters/fleet/rebalances/"
@@ -87,7 +85,7 @@ def test_confirmation_lists_every_pod_with_source_and_target(browsing: Callable[
     assert dialog_rows(page, f"{press['more']}-2") == [rows[1]]
 
 
-def test_a_workload_that_waits_can_be_chosen(viewer: Client, tight: Cluster) -> None:
+def test_pending_workload_can_be_selected(viewer: Client, tight: Cluster) -> None:
     workload = submitted(tight, a_pod("new").cpu(4), name="big")
     recorded(tight, refusing(tight))
     assert f'<option value="{workload.pk}"' in viewer.get("/advice/?goal=room").content.decode()

@@ -99,7 +99,7 @@ def written() -> Iterator[tuple[str, str, str]]:
         yield values.get("msgctxt", ""), values["msgid"], values.get("msgstr") or values["msgstr[0]"]
 
 
-def test_the_compiled_catalogue_is_that_of_the_source() -> None:
+def test_compiled_catalogue_equals_the_source() -> None:
     catalogue = compiled()
     source = {(context, text): target for context, text, target in written()}
     assert len(source) > 300
@@ -107,7 +107,7 @@ def test_the_compiled_catalogue_is_that_of_the_source() -> None:
         assert translated(catalogue, context, text) == target, f"{text!r}: compile the catalogue again"
 
 
-def test_a_browser_that_prefers_chinese_gets_it(viewer: Client, cluster: Cluster) -> None:
+def test_browser_that_prefers_chinese_gets_chinese(viewer: Client, cluster: Cluster) -> None:
     page = viewer.get("/", headers={"accept-language": "zh-CN,zh;q=0.9"}).content.decode()
     assert '<html lang="zh-hans"' in page
     assert "最近决策" in page

@@ -39,7 +39,7 @@ def test_every_page_reports_a_stale_cluster(page: str, live: Cluster, viewer: Cl
     assert "js/stale.js" in text
 
 
-def test_a_fresh_cluster_has_the_banner_hidden(live: Cluster, viewer: Client) -> None:
+def test_current_cluster_hides_the_banner(live: Cluster, viewer: Client) -> None:
     Sync.objects.update(alive_at=timezone.now(), failures=0, reason="")
     assert 'data-topic="watch:live" hidden>' in viewer.get("/workloads/").content.decode()
 

@@ -70,7 +70,7 @@ def test_problems_are_first_with_a_remedy(viewer: Client, cluster: Cluster) -> N
     assert "q=state%21%3Dready" in viewer.get("/clusters/").content.decode()
 
 
-def test_live_cluster_without_an_informer_says_so_and_hides_its_secret(viewer: Client, live: Connection) -> None:
+def test_live_cluster_without_an_informer_shows_a_remedy(viewer: Client, live: Connection) -> None:
     shown = words(viewer, "/clusters/")
     assert (
         "The cached state of prod is too old for scheduling: no process watches the cluster Run `hetsched scheduler`"

@@ -82,7 +82,7 @@ def test_pod_pending_for_the_node_shows_the_contradiction(viewer: Client, cluste
     assert "n1 : numa since" in shown
 
 
-def test_a_what_if_names_the_facts_it_relies_on(viewer: Client, cluster: Cluster, doubted: Node) -> None:
+def test_what_if_lists_contradicted_facts_of_its_nodes(viewer: Client, cluster: Cluster, doubted: Node) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}]}}
     body = json.dumps({"manifest": pod, "cluster": cluster.name})
     Node.objects.update(doubts=(DOUBT,))

@@ -59,7 +59,7 @@ def test_wrong_password_keeps_the_user_name_and_focuses_the_password(db: None) -
     assert 'value="" required autofocus>' in Client().get("/login/").content.decode()
 
 
-def test_an_unknown_address_below_api_stays_a_document(viewer: Client, db: None) -> None:
+def test_unknown_api_path_returns_a_problem_document(viewer: Client, db: None) -> None:
     answer = viewer.get("/api/v1/nowhere/")
     assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
 
@@ -80,7 +80,7 @@ def test_internal_error_page_needs_no_database(
     assert "secret detail" not in page
 
 
-def test_a_stale_form_is_explained(db: None) -> None:
+def test_expired_form_is_explained(db: None) -> None:
     answer = Client(enforce_csrf_checks=True).post("/login/", {"username": "a", "password": "b"})
     assert answer.status_code == 403
     assert "Form expired" in answer.content.decode()

@@ -100,7 +100,7 @@ def test_invalid_expression_is_reported_with_position_and_nearest_match(text: st
     assert str(refused.value)
 
 
-def test_a_suggested_expression_can_be_read() -> None:
+def test_suggested_expression_is_valid() -> None:
     with pytest.raises(InvalidExpression) as refused:
         read("-isas>=rv64gcv name=a", FIELDS)
     assert refused.value.problem.instead == "-isa>=rv64gcv name=a"
@@ -127,7 +127,7 @@ def test_arbitrary_text_is_parsed_or_rejected(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["age>999999w", "age<999999w", "age>999999d"])
-def test_an_age_before_the_first_date_is_the_longest_one(text: str) -> None:
+def test_age_before_the_first_date_is_capped(text: str) -> None:
     """Regression: it was an overflow, which returned status 500."""
     assert holds(text, age=timezone.now()) is text.startswith("age<")
     assert condition(read(text, FIELDS), lambda word: Q())

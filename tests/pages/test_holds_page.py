@@ -51,7 +51,7 @@ def test_open_holds_are_listed_first_and_ended_ones_in_a_tab(viewer: Client, clu
 
 
 @pytest.mark.parametrize(("query", "found"), [("note=release*", True), ("by=bob", False), ("state=expired", False)])
-def test_the_list_is_filtered(viewer: Client, cluster: Cluster, query: str, found: bool) -> None:
+def test_hold_list_is_filtered(viewer: Client, cluster: Cluster, query: str, found: bool) -> None:
     held(cluster)
     assert ("release 17" in words(viewer, f"/holds/?q={query}")) is found
 

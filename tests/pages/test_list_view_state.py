@@ -29,7 +29,7 @@ def test_unknown_column_changes_nothing(viewer: Client, cluster: Cluster) -> Non
         assert len(heads(viewer.get(f"/nodes/?{wrong}").content.decode())) == 8
 
 
-def test_the_address_keeps_filter_and_columns_when_the_order_changes(viewer: Client, cluster: Cluster) -> None:
+def test_sort_links_keep_filter_and_columns(viewer: Client, cluster: Cluster) -> None:
     page = viewer.get("/nodes/?q=isa%3E%3Dx86-64-v2&columns=name~pods").content.decode()
     assert 'href="?q=isa%3E%3Dx86-64-v2&amp;sort=-pods&amp;columns=name~pods"' in page
     assert ">n1</a>" in page

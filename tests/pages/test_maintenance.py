@@ -64,7 +64,7 @@ def test_metrics_report_the_capacity_including_gpus_in_maintenance(viewer: Clien
     }  # fmt: skip
 
 
-def test_free_gpus_are_those_that_take_new_pods(viewer: Client, db: None) -> None:
+def test_free_gpus_exclude_held_and_maintained_ones(viewer: Client, db: None) -> None:
     # GPU 1 is held and in maintenance, GPU 0 is held: of four the other two are free.
     cluster = a_cluster(a_node("cards").gpus(4))
     submitted(cluster, a_pod("holds").gpu(2))

@@ -72,7 +72,7 @@ def test_every_template_has_a_chinese_form() -> None:
     assert {text for text in wanted | cut(wanted) if catalogue.pgettext("message", text) == text} == set()
 
 
-def test_every_entry_of_the_catalogue_has_its_source() -> None:
+def test_catalogue_has_no_unused_messages() -> None:
     found = set(literals())
     entries = {text for context, text, _translation in written() if context == "message"}
     assert len(entries) > 800
@@ -112,7 +112,7 @@ def test_no_template_is_composed() -> None:
         (Message("the taint {taint} is not tolerated", taint="the node is cordoned"), None),
     ],
 )
-def test_a_message_is_rendered_from_its_parameters(message: Message, shown: str | None) -> None:
+def test_message_is_rendered_from_its_parameters(message: Message, shown: str | None) -> None:
     with translation.override("zh-hans"):
         text = translate(message)
     assert text == shown if shown else "the node is cordoned" in text

@@ -13,13 +13,13 @@ from hetsched.inventory.models import Cluster
 from web.pages import shell
 
 
-def test_each_place_has_a_key_of_its_own() -> None:
+def test_sections_have_unique_keys() -> None:
     keys = [key for _section, key, *_rest in shell.PLACES]
     assert len(set(keys)) == len(keys)
     assert "g" not in keys  # starts a key sequence
 
 
-def test_the_menu_has_all_places_and_the_bar_six(viewer: Client, cluster: Cluster) -> None:
+def test_menu_links_to_all_sections(viewer: Client, cluster: Cluster) -> None:
     page = viewer.get("/nodes/").content.decode()
     routes = get_resolver().reverse_dict
     open_to_all = [
@@ -29,7 +29,7 @@ def test_the_menu_has_all_places_and_the_bar_six(viewer: Client, cluster: Cluste
     assert page.count('aria-current="page"') == 2  # in the bar and in the menu
 
 
-def test_a_place_outside_the_bar_is_named_there(viewer: Client, cluster: Cluster) -> None:
+def test_section_outside_the_bar_is_named_in_the_bar(viewer: Client, cluster: Cluster) -> None:
     assert '<span class="when-wide">Balance</span>' in viewer.get("/balance/").content.decode()
 
 

@@ -73,7 +73,7 @@ def test_first_screen_links_to_quarantined_facts(viewer: Client, reported_cluste
     assert "in quarantine" not in viewer.get("/").content.decode()
 
 
-def test_a_silent_agent_is_shown_on_every_tab(viewer: Client, reported_cluster: Cluster) -> None:
+def test_silent_agent_is_shown_on_every_tab(viewer: Client, reported_cluster: Cluster) -> None:
     assert "agent not reporting" not in words(viewer, "/nodes/n1/gpu/")
     NodeFacts.objects.update(reported_at=datetime.now(UTC) - timedelta(minutes=2))
     assert "agent not reporting" in words(viewer, "/nodes/n1/gpu/")

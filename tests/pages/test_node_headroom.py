@@ -44,7 +44,7 @@ def test_pending_pods_show_their_instruction_set_request(viewer: Client, db: Non
     assert not re.search(r">f <b>", page)
 
 
-def test_the_largest_request_that_fits_a_card(viewer: Client, cluster: Cluster) -> None:
+def test_gpu_tab_shows_the_largest_fitting_request(viewer: Client, cluster: Cluster) -> None:
     pods = placed(cluster, "n1", a_pod("a"), a_pod("b"))
     for index, pod in enumerate(pods):
         grant = Allocation(gpus=(CardGrant(index, 250 + 250 * index, 10240),))

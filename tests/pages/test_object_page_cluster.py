@@ -22,7 +22,7 @@ def addresses(db: None) -> list[str]:
     return [f"/workloads/{pod.workload_id}/", f"/why/{pod.pk}/", f"/decisions/{decision}/"]
 
 
-def test_links_lead_to_nodes_that_are_there(viewer: Client, addresses: list[str]) -> None:
+def test_node_links_contain_their_cluster(viewer: Client, addresses: list[str]) -> None:
     for address in addresses:
         text = viewer.get(address).content.decode()
         links = {html.unescape(link) for link in re.findall(r'href="(/nodes/[^"]+)"', text)}

@@ -33,7 +33,7 @@ def test_anonymous_user_is_redirected_to_login_and_back(addresses: list[str]) ->
         assert (answer.status_code, answer["Location"]) == (302, f"/login/?next={quote(address)}")
 
 
-def test_a_viewer_sees_every_page(viewer: Client, addresses: list[str]) -> None:
+def test_viewer_can_read_every_page(viewer: Client, addresses: list[str]) -> None:
     for address in addresses:
         answer = viewer.get(address)
         assert answer.status_code == 200, address

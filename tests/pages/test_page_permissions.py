@@ -105,7 +105,7 @@ def people(browsing: Callable[..., Client]) -> dict[str, Client]:
     return {"anonymous": Client(), "nobody": browsing(), "root": root, **roles}
 
 
-def test_the_table_has_a_row_for_every_page_and_no_other() -> None:
+def test_permission_table_has_exactly_the_pages() -> None:
     assert {route for route in ROUTES if not route.startswith(ADMIN)} | {"admin/login/"} == set(PAGES) | set(OPEN)
 
 

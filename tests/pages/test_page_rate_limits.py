@@ -36,7 +36,7 @@ def test_people_read_a_page_and_programs_a_document(viewer: Client, cluster: Any
     assert "请求过多" in viewer.get("/nodes/", headers={"Accept-Language": "zh-hans"}).content.decode()
 
 
-def test_pages_of_one_person_leave_others_their_rate(browsing: Any, cluster: Any) -> None:
+def test_page_rate_limits_are_separate_for_each_user(browsing: Any, cluster: Any) -> None:
     first, second = browsing("viewer"), browsing("viewer")
     for _ in range(3):
         first.get("/nodes/")

@@ -62,7 +62,7 @@ def compared(cluster: Cluster, name: str, judgement: str, **more: Any) -> Shadow
     )  # fmt: skip
 
 
-def test_the_comparison_has_figures_a_table_and_reasons(viewer: Client, cluster: Cluster) -> None:
+def test_shadow_page_has_metrics_table_and_reasons(viewer: Client, cluster: Cluster) -> None:
     score = PluginScore("binpack", 10.0, 10.0, 1.0, 10.0)
     row = NodeOutcome("n2", "default/b", True, None, (score,), 10.0, None)
     compared(cluster, "a", "same", regret=0.0, rank=1)

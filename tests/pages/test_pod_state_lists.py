@@ -32,7 +32,7 @@ def test_tabs_count_and_show_pods_in_those_states(viewer: Client, cluster: Clust
     assert "default/one" not in page
 
 
-def test_a_search_narrows_by_name_and_namespace(viewer: Client, cluster: Cluster) -> None:
+def test_search_matches_name_and_namespace(viewer: Client, cluster: Cluster) -> None:
     placed(cluster, "n1", a_pod("web-1", "shop"), a_pod("web-2", "blog"))
     assert "blog/web-2" not in viewer.get("/workloads/?q=shop/web").content.decode()
     both = viewer.get("/workloads/?q=web").content.decode()
@@ -50,7 +50,7 @@ def test_workload_shows_the_reason_of_each_pod(viewer: Client, cluster: Cluster)
     assert "<h2>default/a</h2>" not in only
 
 
-def test_a_workload_of_another_cluster_is_shown_with_that_cluster(viewer: Client, cluster: Cluster) -> None:
+def test_workload_page_names_its_cluster(viewer: Client, cluster: Cluster) -> None:
     other = a_cluster(name="other")
     workload = submitted(other)
     assert Workload.objects.count() == 1

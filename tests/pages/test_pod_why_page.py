@@ -57,7 +57,7 @@ def test_pending_pod_shows_reasons_over_time_and_changes(viewer: Client, waiting
     assert 'data-step="resource-fit"' in text
 
 
-def test_a_pod_without_a_current_decision_shows_its_earlier_ones(viewer: Client, waiting: Pod) -> None:
+def test_pod_without_a_current_decision_shows_earlier_ones(viewer: Client, waiting: Pod) -> None:
     decide(waiting, 720, TAINT)
     latest = decide(waiting, 1440, FULL)
     Pod.objects.filter(pk=waiting.pk).update(decision=None)

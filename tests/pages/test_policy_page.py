@@ -54,7 +54,7 @@ def draft(**weights: float) -> PolicyRevision:
     return save_draft(msgspec.structs.replace(spec, plugins=uses), actor=ALICE, reason="a trial")
 
 
-def test_every_plugin_has_a_row_those_in_use_in_their_order(viewer: Client) -> None:
+def test_plugin_rows_list_used_plugins_in_order(viewer: Client) -> None:
     page = shown(viewer, "/policies/spread/")
     spec = PolicyRevision.objects.get(policy__name="spread").spec
     assert rows(page, "uses") == [use.name for use in spec.plugins]
@@ -114,7 +114,7 @@ def test_viewer_gets_the_reason_for_the_disabled_form(viewer: Client) -> None:
         assert control not in page, control
 
 
-def test_a_policy_admin_may_save_activate_and_roll_back(policy_admin: Client) -> None:
+def test_policy_admin_can_save_activate_and_roll_back(policy_admin: Client) -> None:
     revision = draft(taints=5)
     activate("spread", revision.version, actor=ALICE, reason="fewer evictions")
     page = shown(policy_admin, "/policies/spread/")
@@ -132,7 +132,7 @@ def test_cluster_owned_policy_is_read_only_until_a_takeover(policy_admin: Client
     assert "/owner/" not in shown(viewer, "/policies/spread/")
 
 
-def test_a_new_policy_begins_with_anothers_content(policy_admin: Client, viewer: Client) -> None:
+def test_new_policy_starts_as_a_copy(policy_admin: Client, viewer: Client) -> None:
     answer = policy_admin.get("/policies/?new=nights&from=binpack")
     assert (answer.status_code, answer["Location"]) == (302, "/policies/nights/?from=binpack")
     page = shown(policy_admin, answer["Location"])

@@ -46,7 +46,7 @@ def test_preemptor_of_a_pod_is_kept_after_the_next_decision(viewer: Client, pree
     assert "Preempted by ops/urgent" in words(viewer, reverse("pod-why", args=[preempted.pk]))
 
 
-def test_a_preemptor_elsewhere_is_hidden_from_a_limited_reader(preempted: Pod) -> None:
+def test_out_of_scope_preemptor_is_hidden(preempted: Pod) -> None:
     (row,) = Redaction(frozenset({"team"})).preemptions(preemptions_of([preempted]))
     assert (row.pod_id, row.decision, row.node) == (None, None, "n1")
     assert "urgent" not in row.pod

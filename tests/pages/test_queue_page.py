@@ -47,7 +47,7 @@ def test_each_queue_has_a_tab_with_a_filter(viewer: Client, waiting: Cluster) ->
     assert "No pending pods match the filter." in words(viewer, "/queue/?q=namespace%3Dnowhere")
 
 
-def test_never_fitting_pods_are_counted_as_on_the_first_screen_and_have_a_tab(viewer: Client, waiting: Cluster) -> None:
+def test_never_fitting_pods_are_counted_and_have_a_tab(viewer: Client, waiting: Cluster) -> None:
     submitted(waiting, a_pod("huge", "ci").cpu(900))
     tried = {"tried_at": timezone.now(), "helped_by": 1}
     Pod.objects.filter(name="huge").update(state="never-fits", queued=False, **tried)
@@ -86,7 +86,7 @@ def test_rows_are_selectable_with_the_right_to_act(
     assert 'data-bulk="priority"' in browsing("operator").get("/queue/").content.decode()
 
 
-def test_the_view_is_had_as_a_file(viewer: Client, waiting: Cluster) -> None:
+def test_queue_is_exported_as_csv(viewer: Client, waiting: Cluster) -> None:
     answer = viewer.get("/queue/?format=csv&columns=position~pod~standing")
     lines = b"".join(answer).decode("utf-8-sig").splitlines()  # type: ignore[call-overload]
     assert lines == ["position,pod,standing", "1,ci/urgent,due", "2,ci/plain,due", ",ml/later,back-off"]

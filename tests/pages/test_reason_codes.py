@@ -58,14 +58,14 @@ def _templates(node: ast.AST, names: dict[str, set[str]]) -> set[str]:
 CODES = templates_by_code()
 
 
-def test_the_codes_of_the_engine_are_found() -> None:
+def test_codes_of_the_engine_are_found() -> None:
     assert {"InsufficientResource", "NodeNotReady", "GangTooSmall", "IsaMissingExtension"} <= CODES.keys()
     assert len([code for code, templates in CODES.items() if templates]) > 60
     assert CODES["NodeNotReady"] == {"the node is not Ready"}
 
 
 @pytest.mark.parametrize("code", sorted(code for code, templates in CODES.items() if templates))
-def test_a_reason_code_renders_in_both_languages(code: str) -> None:
+def test_reason_code_renders_in_both_languages(code: str) -> None:
     for template in CODES[code]:
         params = {name: f"<{name}>" for name in _HOLE.findall(template)}
         message = Message(template, **params)

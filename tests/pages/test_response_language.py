@@ -98,7 +98,7 @@ def test_write_accepts_the_etag_of_any_language(browsing: Any, cluster: Cluster)
     assert answer.status_code == 200, answer.content
 
 
-def test_a_tag_of_a_read_in_chinese_is_valid_for_a_write(browsing: Callable[..., Client], cluster: Cluster) -> None:
+def test_etag_of_a_chinese_response_is_valid_for_a_write(browsing: Callable[..., Client], cluster: Cluster) -> None:
     client = browsing("operator")
     sent = client.post("/api/v1/workloads/", MANIFEST, content_type="application/yaml")
     run(cluster.pk)

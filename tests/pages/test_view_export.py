@@ -60,7 +60,7 @@ def test_formulas_are_escaped(text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["n1", "rv64gc", -1, 0.5, None, "a=b"])
-def test_other_values_are_unchanged(value: Any) -> None:
+def test_harmless_values_are_unchanged(value: Any) -> None:
     assert _harmless(value) == value
 
 

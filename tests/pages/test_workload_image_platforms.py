@@ -15,7 +15,7 @@ def workload() -> Workload:
     return submitted(a_cluster(), a_pod("p").images(("linux/amd64/v3", "linux/arm64"), "<b>no answer</b>"))
 
 
-def test_platforms_reasons_and_warnings_are_on_its_page(viewer: Client, workload: Workload) -> None:
+def test_workload_page_shows_platforms_reasons_and_warnings(viewer: Client, workload: Workload) -> None:
     shown = viewer.get(f"/workloads/{workload.pk}/").content.decode()
     assert "linux/amd64/v3, linux/arm64" in shown
     assert "platforms unknown: &lt;b&gt;no answer&lt;/b&gt;" in shown
