@@ -32,7 +32,7 @@ def test_reports_a_missing_cluster() -> None:
     assert not Token.objects.exists()
 
 
-def test_without_a_node_there_is_none() -> None:
+def test_agent_token_requires_a_node() -> None:
     with pytest.raises(InputError) as caught:
         create(role="agent")
     assert caught.value.code == "NodeInvalid"

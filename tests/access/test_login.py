@@ -106,7 +106,7 @@ def test_forged_cookie_does_not_bypass_the_lock(person: Any, forged: str) -> Non
     assert not attempt(client, PASSWORD)
 
 
-def test_a_whole_network_of_ipv6_is_one_address(client: Client, person: Any) -> None:
+def test_ipv6_network_has_one_limit(client: Client, person: Any) -> None:
     person("ada")
     for number in range(10):
         attempt(client, "wrong", address=f"2001:db8:0:1::{number}")

@@ -165,7 +165,7 @@ def test_response_is_valid_once_and_only_in_its_browser(provider: Provider, clie
 @pytest.mark.parametrize(
     "lies", [{"metadata": {"issuer": "https://evil.example"}}, {"moved": ["/.well-known/openid-configuration"]}]
 )
-def test_another_provider_is_not_called(provider: Provider, client: Client, lies: dict[str, Any]) -> None:
+def test_metadata_of_another_provider_is_rejected(provider: Provider, client: Client, lies: dict[str, Any]) -> None:
     provider.lies = lies
     assert client.get("/login/oidc/").status_code == 403
     provider.lies = {}

@@ -29,7 +29,7 @@ def test_no_role_has_the_admin_action() -> None:
     assert Action.ADMIN not in actions_of(list(Role))
 
 
-def test_other_groups_add_nothing() -> None:
+def test_unknown_groups_have_no_actions() -> None:
     assert actions_of(["wheel", "admin", "superuser", ""]) == set()
 
 

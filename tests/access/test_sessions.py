@@ -39,7 +39,7 @@ def after(**time: float) -> Any:
     return time_machine.travel(timezone.now() + timedelta(**time))
 
 
-def test_the_database_holds_no_key_of_a_session(person: Any) -> None:
+def test_database_contains_no_session_key(person: Any) -> None:
     person("ada", "viewer")
     client = browser()
     cookie = client.cookies["hetsched"].value
@@ -114,7 +114,7 @@ def test_user_lists_and_ends_own_sessions(person: Any) -> None:
     assert AuditEntry.objects.filter(action="session.end").count() == 2
 
 
-def test_a_new_password_ends_all_sessions(person: Any) -> None:
+def test_password_change_ends_all_sessions(person: Any) -> None:
     ada = person("ada", "viewer")
     client = browser()
     ada.set_password("another long password")

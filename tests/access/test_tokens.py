@@ -44,7 +44,7 @@ def test_service_account_cannot_log_in() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "hs_", "hs_" + "0" * 64, "x" * 67, "hs_" + "é" * 64, "hs_" + "0" * 5000])
-def test_other_texts_are_no_token(wrong: str) -> None:
+def test_invalid_tokens_are_not_found(wrong: str) -> None:
     create_token(role="viewer", name="ci")
     assert resolve(wrong) is None
 

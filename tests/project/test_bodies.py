@@ -34,7 +34,7 @@ def sending(*pieces: bytes, pause: float = 0.0) -> Any:
     return receive
 
 
-async def test_a_small_body_is_read_whole() -> None:
+async def test_small_body_is_read_whole() -> None:
     body = RequestBody(SCOPE, sending(b"ab", b"c"))
     await body.read_first()
     assert (body.complete, body.file.read()) == (True, b"abc")

@@ -54,7 +54,7 @@ async def test_streamed_without_a_length() -> None:
     assert json.loads(sent[1]["body"])["code"] == "BodyTooLarge"
 
 
-async def test_the_refusal_names_the_request() -> None:
+async def test_rejection_contains_the_request_id() -> None:
     sent = await post("/login/", [], [(b"content-length", b"11"), (b"x-request-id", b"build-0017")])
     assert (b"x-request-id", b"build-0017") in sent[0]["headers"]
     assert json.loads(sent[1]["body"])["requestId"] == "build-0017"

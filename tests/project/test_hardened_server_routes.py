@@ -28,7 +28,7 @@ print(json.dumps(sorted(set(routes(get_resolver().url_patterns)))))
 NOWHERE = {"^api/(?P<rest>.*)$", "^extender/(?P<rest>.*)$"}  # responds to missing addresses
 
 
-def test_its_routes_are_those_of_the_tables(tmp_path: Path) -> None:
+def test_hardened_server_has_the_routes_of_the_tables(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", SHOW, HETSCHED_ADMIN="0", HETSCHED_HTTPS="on", **PRODUCTION)
     assert done.returncode == 0, done.stderr
     expected = (

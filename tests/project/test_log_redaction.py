@@ -14,11 +14,11 @@ TOKEN = "hs_" + "0a" * 32
 
 
 @pytest.mark.parametrize("name", ["Authorization", "cookie", "token", "password", "csrftoken", "SECRET_KEY", "api_key"])
-def test_by_name(name: str) -> None:
+def test_field_is_redacted_by_name(name: str) -> None:
     assert redact(None, "info", {"event": "x", name: "canary"})[name] == HIDDEN
 
 
-def test_by_name_inside_a_mapping() -> None:
+def test_nested_field_is_redacted_by_name() -> None:
     assert "canary" not in str(redact(None, "info", {"event": "x", "headers": {"Authorization": ["canary"]}}))
 
 
@@ -26,7 +26,7 @@ def test_by_name_inside_a_mapping() -> None:
     "text",
     [f"got {TOKEN}", "Authorization: Bearer canary.canary", "postgres://me:canary@host/db", "bearer.canary.canary"],
 )
-def test_by_shape(text: str) -> None:
+def test_secret_in_text_is_redacted_by_shape(text: str) -> None:
     shown = str(redact(None, "info", {"event": text}))
     assert HIDDEN in shown
     assert "canary" not in shown

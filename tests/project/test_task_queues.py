@@ -43,7 +43,7 @@ def test_previews_have_a_process_of_their_own(served: list[set[str]]) -> None:
     assert set().union(*served) == set(settings.CELERY_TASK_QUEUES)
 
 
-def test_a_process_for_previews_runs_one_at_a_time() -> None:
+def test_preview_process_runs_one_task_at_a_time() -> None:
     (preview,) = [program for program in worker_programs("standalone", 2, None) if program.name == "preview"]
     assert preview.argv[preview.argv.index("-c") + 1] == "1"
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -67,7 +67,7 @@ def test_wake_up_uses_the_queue_of_its_task(task: str, queue: str, monkeypatch: 
     assert app.amqp.router.route({}, task)["queue"].name == queue
 
 
-def test_every_task_has_a_time_limit_below_the_redelivery_of_its_message() -> None:
+def test_task_time_limits_are_below_the_visibility_timeout() -> None:
     app.loader.import_default_modules()
     redelivered = settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
     assert settings.CELERY_TASK_SOFT_TIME_LIMIT < settings.CELERY_TASK_TIME_LIMIT < redelivered

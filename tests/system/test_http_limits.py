@@ -184,7 +184,7 @@ def test_expect_100_is_rejected_without_the_body(web: Web, token: str) -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_large_body_with_a_credential_is_read_whole(web: Web, token: str, chunked: bool) -> None:
+def test_large_body_with_a_credential_is_read_whole(web: Web, token: str, chunked: bool) -> None:
     program = Path("/bin/ls").read_bytes()
     assert len(program) > 65536
     body = (program[at : at + 70_000] for at in range(0, len(program), 70_000)) if chunked else program
@@ -204,7 +204,7 @@ def test_permission_is_checked_before_the_body(plane: Plane, web: Web) -> None:
     assert web.files("(deleted)") == []
 
 
-def test_a_large_form_without_a_session_is_refused(web: Web) -> None:
+def test_large_form_without_a_session_is_rejected(web: Web) -> None:
     form = b"POST /login/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     with web.connect(form + b"Content-Length: 100000\r\n\r\n") as connection:
         assert status_of(connection) == 413
@@ -212,7 +212,7 @@ def test_a_large_form_without_a_session_is_refused(web: Web) -> None:
         assert status_of(connection) == 403, "a small one reaches the check of its CSRF token"
 
 
-def test_a_browser_session_sends_large_bodies_with_its_csrf_token(plane: Plane, web: Web) -> None:
+def test_browser_session_sends_large_bodies_with_its_csrf_token(plane: Plane, web: Web) -> None:
     said = json.loads(plane.run("-m", "django", "prepare", "--admin").strip().splitlines()[-1])["admin"]
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)) as client:
         jar: dict[str, str] = {}
@@ -364,7 +364,7 @@ def test_closing_web_sockets_count_for_their_address(web: Web) -> None:
         connection.close()
 
 
-def test_a_named_proxy_is_exempt_from_the_limit_of_an_address(started: Callable[[Settings], Web]) -> None:
+def test_named_proxy_is_exempt_from_the_address_limit(started: Callable[[Settings], Web]) -> None:
     web = started(NAMED_PROXIES)
     many = [web.connect() for _ in range(40)]
     time.sleep(1)

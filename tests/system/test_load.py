@@ -54,7 +54,7 @@ def test_sockets_recover_after_a_kill_of_every_web_process(plane: planes.Plane) 
     assert back.n == 12
 
 
-def test_a_percentile_is_a_value_that_was_measured() -> None:
+def test_percentile_is_a_measured_value() -> None:
     # Of 1 to 200 ms, the smallest value that 99 % do not exceed is the 198th.
     found = dict(percentiles([number / 1000 for number in range(1, 201)]))
 

@@ -201,7 +201,7 @@ def test_data_path_that_is_no_folder_is_rejected(tmp_path: Path) -> None:
         assert "DataDirInvalid" in run.said()
 
 
-def test_wrong_variable_stops_it_with_one_message(tmp_path: Path) -> None:
+def test_invalid_variable_exits_with_one_message(tmp_path: Path) -> None:
     with standalone(tmp_path / "data", env={"HETSCHED_LEASE_SECONDS": "soon"}) as run:
         assert run.process.popen.wait(60) == 2
         assert "HETSCHED_LEASE_SECONDS: 'soon' is not a whole number" in run.said()

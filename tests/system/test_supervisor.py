@@ -133,7 +133,7 @@ def test_background_program_has_a_lower_processor_priority(supervisor: Process, 
     assert niceness == {"pid": own, "stubborn-pid": min(own + 10, 19)}
 
 
-def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -> None:
+def test_program_with_a_failing_probe_is_restarted(tmp_path: Path) -> None:
     command = python("-c", SUPERVISE_WITH_PROBE, str(tmp_path), SERVER)
     process = Process(command, env=os.environ, log=tmp_path / "output", cwd=ROOT)
     pid = tmp_path / "server-pid"
@@ -155,7 +155,7 @@ def test_a_program_that_does_not_answer_its_probe_is_restarted(tmp_path: Path) -
     assert not running_pids([first, second])
 
 
-def test_program_on_demand_runs_while_there_is_work(tmp_path: Path) -> None:
+def test_on_demand_program_runs_while_work_exists(tmp_path: Path) -> None:
     process = Process(
         python("-c", SUPERVISE_ON_DEMAND, str(tmp_path)), env=os.environ, log=tmp_path / "output", cwd=ROOT
     )
