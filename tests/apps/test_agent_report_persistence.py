@@ -135,7 +135,7 @@ def test_agents_are_counted(cluster: Cluster) -> None:
     assert count_agents(cluster.pk) == {"all": 1, "reporting": 0, "doubted": 0, "doubted_first": None}
 
 
-def test_amount_written_by_discovery_is_reviewed_before_it_is_written_again(cluster: Cluster) -> None:
+def test_changed_amount_is_quarantined_before_discovery_writes_it(cluster: Cluster) -> None:
     amounts = node().report.allocatable
 
     def says(sequence: int, mbps: int) -> list[str]:

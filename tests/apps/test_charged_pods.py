@@ -63,7 +63,7 @@ def zones() -> dict[str, list[str]]:
     return {row.pod.name: [zone.name for zone in row.allocation.predicted] for row in rows}
 
 
-def test_pods_of_one_batch_are_charged_when_their_rows_need_several_inserts(
+def test_batch_of_foreign_pods_is_charged_over_several_inserts(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign_pods, "_ROWS_AT_ONCE", 2)

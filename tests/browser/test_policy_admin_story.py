@@ -90,9 +90,7 @@ def weigh(page: Page, plugin: str, weight: str) -> None:
     page.keyboard.type(weight)
 
 
-def test_policy_change_is_previewed_blocked_fixed_activated_and_rolled_back(
-    visitor: Visitor, as_person: Callable[[str], Visitor]
-) -> None:
+def test_policy_change_from_preview_to_rollback(visitor: Visitor, as_person: Callable[[str], Visitor]) -> None:
     visitor.open("/")
     for number in range(4):
         visitor.submit(f"web-{number}", schedulerName="hetsched-spread")
@@ -230,7 +228,7 @@ def test_concurrent_edits_are_merged(as_person: Callable[[str], Visitor]) -> Non
     assert weights == {"binpack": "5", "taints": "4", "node-affinity": "8"}
 
 
-def test_golden_placement_is_changed_and_removed_behind_a_compressing_proxy(
+def test_golden_placement_changes_behind_a_compressing_proxy(
     console: Console, as_person: Callable[[str], Visitor]
 ) -> None:
     """A proxy that compresses a response makes its ETag weak; If-Match compares strongly and needs the strong form."""

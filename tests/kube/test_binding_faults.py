@@ -85,7 +85,7 @@ def test_busy_server_leaves_the_pod_with_its_reservation(api: Api, cluster: Clus
     assert check_invariants() == []
 
 
-def test_rejection_keeps_the_reservation_while_an_earlier_attempt_is_in_flight(
+def test_rejection_keeps_the_reservation_during_an_earlier_attempt(
     api: Api, cluster: Cluster, placed: Informer
 ) -> None:
     late: list[Any] = []

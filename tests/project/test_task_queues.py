@@ -78,7 +78,7 @@ def test_task_time_limits_are_below_the_visibility_timeout() -> None:
     assert app.tasks[dispatch.REPLAY].time_limit > settings.HETSCHED_REPLAY_SECONDS
 
 
-def test_decision_canary_is_sent_several_times_within_the_readiness_timeout() -> None:
+def test_decision_canary_is_sent_three_times_per_readiness_timeout() -> None:
     from web.api.monitoring.health import LATE_DECISIONS_SECONDS
 
     entry = settings.CELERY_BEAT_SCHEDULE["canary-schedule"]

@@ -143,7 +143,7 @@ def test_secrets_have_no_default() -> None:
         assert f"${{{name}:-" not in text
 
 
-def test_memory_for_files_is_bounded_and_ports_are_published_on_the_loopback() -> None:
+def test_tmpfs_is_bounded_and_ports_are_on_loopback() -> None:
     for name, service in SERVICES.items():
         assert all(":size=" in mount for mount in service.get("tmpfs", [])), name
         assert all(interpolated(port).startswith("127.0.0.1:") for port in service.get("ports", [])), name

@@ -268,7 +268,7 @@ def test_gangs_are_read_whole_for_a_bounded_time(cluster: Cluster, read: list[st
     assert len(read) <= 32 + 50 + 20 + 25
 
 
-def test_sort_keys_are_read_for_a_bounded_time_and_the_next_batch_continues(
+def test_sort_keys_are_read_for_a_bounded_time_per_batch(
     cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: under another queue order, the first batch read the requests of all pending pods."""

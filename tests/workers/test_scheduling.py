@@ -61,7 +61,7 @@ def test_offline_cluster_placements_are_not_bound() -> None:
 
 
 @pytest.mark.django_db
-def test_pod_that_is_released_during_the_refresh_is_decided_in_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_released_during_the_refresh_is_in_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = a_cluster(a_node("n1"))
     (released,) = placed(cluster, "n1", a_pod("released"))
     submitted(cluster, a_pod("waiting"))

@@ -109,9 +109,7 @@ def test_offline_cluster_binds_nothing() -> None:
     assert Pod.objects.get().state == "placed"
 
 
-def test_old_ended_pods_are_deleted_on_any_cluster_and_their_summaries_later(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_deletes_old_pods_and_later_their_summaries(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LATEST", 0)
     cluster = a_cluster()
     pods = placed(cluster, "n1", a_pod("p"))

@@ -263,7 +263,7 @@ def test_successful_delivery_resets_the_failure_count(receiver: Receiver, hooked
     assert hook.given_up_in_a_row == 0
 
 
-def test_failed_delivery_is_sent_again_with_the_same_id_and_a_new_timestamp(receiver: Receiver, hooked: Any) -> None:
+def test_redelivery_has_the_same_id_and_a_new_timestamp(receiver: Receiver, hooked: Any) -> None:
     _, secret = hooked()
     receiver.statuses = [500]
     place()

@@ -169,7 +169,7 @@ def test_all_means_every_one_of_the_node() -> None:
     assert scene.placed == {"a": ("n1", ["gpu=d0"]), "p": (None, [])}
 
 
-def test_incomplete_pools_prevent_requests_for_all_devices_only_on_their_nodes() -> None:
+def test_incomplete_pool_blocks_requests_for_all_devices_on_its_nodes() -> None:
     # The other slices of two pools are missing: one pool is local to n2, the other is for the nodes of rack a (n3).
     every = claim("all", exactly("gpu", allocationMode="All"))
     partial = [slice_of("n2", count=2), shared_slice(count=2, **in_rack("a"))]

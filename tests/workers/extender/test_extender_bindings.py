@@ -247,9 +247,7 @@ def test_two_pods_are_answered_one_after_the_other(extender: Extender, api: ApiS
     assert extender.turns._missed == 0
 
 
-def test_repeated_binding_keeps_the_reservation_while_the_first_is_in_flight(
-    extender: Extender, api: ApiServer
-) -> None:
+def test_repeated_binding_keeps_the_reservation_of_the_first(extender: Extender, api: ApiServer) -> None:
     pod = offered(api, "p")
     api.refuses = ApiFailure(0, "Unreachable", "no answer")
     assert refused(extender.bind, to(pod, "amd")) == "BindingUnknown"
