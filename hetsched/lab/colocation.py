@@ -1,11 +1,9 @@
 """Model of machines whose zones are shared with online workloads: their kubelets, and the slowdown of pods.
 
-A scheduler that counts CPUs by node binds some pods that the kubelet then rejects, and places other pods on zones whose
-CPU time online workloads use. Both effects need kubelets and an online load, so both are modelled here. A kubelet
-accounts for its pods' resources by zone, checks every bound pod against this account, and chooses CPUs and GPUs itself,
-regardless of the scheduler. Online workloads leave `offline_capacity` of each zone to other pods; half of the zones are
-busy, with a daily cycle. A pod that was granted zones runs in these zones. Any other pod runs where CPU time is free,
-as with ideal kernel balancing.
+A kubelet accounts for its pods' resources by zone, checks every bound pod against this account, and chooses CPUs and
+GPUs itself, regardless of the scheduler. Online workloads leave `offline_capacity` of each zone to other pods; half of
+the zones are busy, with a daily cycle. A pod that was granted zones runs in these zones. Any other pod runs where CPU
+time is free, as with ideal kernel balancing.
 For a pod with the share s_z of its CPUs in zone z:
 
     steal_z   max(0, 1 - capacity_z / demand_z), demand_z the CPUs of all pods there

@@ -1,9 +1,8 @@
 """Joint placement of a batch of pods: maximise the Nash product over the whole batch instead of pod by pod.
 
-The published algorithm places the pods in order of arrival, each on the node that is best at that time, although a
-later pod may need that node more. Joint placement maximises first the number of placed pods, then the product of the
-nodes' utilities (see `engine.framework.nash`). The requests on a node must not exceed its free amounts, and its
-expected usage must not exceed its capacity (constraints (8)-(12)).
+Joint placement maximises first the number of placed pods, then the product of the nodes' utilities (see
+`engine.framework.nash`). The requests on a node must not exceed its free amounts, and its expected usage must not
+exceed its capacity (constraints (8)-(12)).
 
     greedy     as published: in queue order, each pod on the node where the product grows most
     exact      the product has one factor S_i per node i, which depends only on the number of pods of each kind on the

@@ -1,8 +1,8 @@
 """The binding cycle: bind placed pods.
 
-In a demo cluster every binding succeeds immediately. Placements of an offline cluster exist only in the database and
-are not advanced. In a live cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a
-short transaction, and no transaction is open during an API call.
+In a demo cluster every binding succeeds immediately, and placements of an offline cluster are not bound. In a live
+cluster each placement is written to the API server, `AT_ONCE` in parallel. Every step is a short transaction, and no
+transaction is open during an API call.
 A run binds only pods that it moved to *binding* itself, so two runs never bind the same pod. A pod that is *binding*
 for longer than `CLAIM_AFTER` was left by a worker that died or has a binding with an unknown result: one run claims the
 pod for another `CLAIM_AFTER` and binds it again, which also reveals the result of the first attempt. No write starts

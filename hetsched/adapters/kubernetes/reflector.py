@@ -1,16 +1,13 @@
 """Reflector: list and watch one kind of object, and detect when the known state is stale.
 
-Watches end, stall, are dropped by a busy server and lose their history. A store that misses one deletion could allocate
-on a deleted node. The reflector lists in pages, then watches from the list's resourceVersion. When a watch ends, the
-next one resumes from the last version seen, which bookmarks advance. A 410 causes a relist, immediately the first time
-and with backoff if it repeats before any other event arrives. Each page of a list is compared with the known objects
-and emitted before the next page is requested, so only one page is in memory. Objects missing from the list are emitted
-as deletions after the last page. A server ends a watch after `WATCH_SECONDS`; the reflector drops a watch without data
-for `QUIET_SECONDS`. A response that cannot be decoded is a failure. After a failure, which is emitted as an event, the
-reflector backs off for 1, 2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s). A list that is
-older than a version already seen is also treated as a failure, because after a failover an API server may return
-outdated data. The known objects are kept until a list is at least as new. If etcd was restored from a backup, lists
-stay older, so the process must be restarted. A kind is listed in the newest of its API versions that the server serves.
+The reflector lists in pages, then watches from the list's resourceVersion. When a watch ends, the next one resumes
+from the last version seen, which bookmarks advance. A 410 causes a relist, with backoff if it repeats before any other
+event arrives. Each page is emitted before the next one is requested, so only one page is in memory. Objects missing
+from the list are emitted as deletions after the last page. A server ends a watch after `WATCH_SECONDS`; the reflector
+drops a watch without data for `QUIET_SECONDS`. After a failure, which is emitted as an event, the reflector backs off
+for 1, 2, 4 … 30 s with jitter, or for Retry-After if that is longer (at most 30 s). A list older than a version already
+seen is a failure, because an API server may return outdated data after a failover. If etcd was restored from a backup,
+lists stay older, so the process must be restarted. A kind is listed in the newest API version that the server serves.
 Source: Kubernetes documentation, "Efficient detection of changes"; KEP-5504 (versions compare as numbers); client-go's
 reflector (names).
 Invariants: after `Synced` the consumer has seen exactly the objects of one list; a watch starts from a version only

@@ -1,7 +1,6 @@
 """Expected use of a pod: declared, else learnt from earlier pods of its controller, else requested.
 
-Between two samples of a node's load many pods are placed; until the next sample shows them, their use has to be
-estimated, and requests are often far from it. The first known value is used:
+The first known value is used:
     declared    the annotation `hetsched.io/expected-usage`; the request is used for resources that it omits
     learnt      per resource, the 95th percentile of the measured use of pods of the same namespace and controller, by
                 nearest rank: of n values in rising order the one at position ceil(0.95 n). At least LEAST_PODS pods

@@ -1,7 +1,5 @@
 """Prediction of the kubelet's pod admission: hint providers, the topology manager's merge, and the allocation.
 
-A pod that the kubelet rejects after binding remains Failed, and its controller creates a new pod, which may be rejected
-again in a loop. Therefore the verdict is predicted before a node is selected.
 Hint    an affinity (a set of zones, as bits) with enough free resources; preferred if its size is the smallest
         that would be enough if everything were free, or, with `align-by-socket`, if it spans the fewest sockets
 Providers: the CPU manager, and the device manager once for each resource whose devices have zones. A provider without a

@@ -1,7 +1,6 @@
 """Optimistic concurrency: several schedulers decide on copies of one state, and pods in conflict are decided again.
 
-Schedulers that lock the whole cluster wait for each other; schedulers without a lock may assign a resource twice. A
-`Branch` is a copy of the shared state with its own scheduler, and records its position in the state's log. A commit
+A `Branch` is a copy of the shared state with its own scheduler, and records its position in the state's log. A commit
 applies each placement, in the order decided, unless
     the inventory has changed since the copy was made;
     another writer has since changed the node of the placement, or the node of a pod that it evicts;
@@ -9,9 +8,7 @@ applies each placement, in the order decided, unless
     the filters of the branch's policy reject the placement on the current shared state (rules between pods, quotas).
 A placement that is not applied is a conflict: it changes nothing, and its pod is decided again on a new branch. The
 caller of `commit` owns the shared state during the call; deciding needs no lock.
-Source: Schwarzkopf et al., "Omega: flexible, scalable schedulers for large compute clusters" (EuroSys 2013): shared
-state, optimistic concurrency, conflicts detected by node and incremental transactions. The database does the same for
-whole batches: `placement.actions.record` compares the cluster's revision and the leader's epoch.
+Source: Schwarzkopf et al., "Omega: flexible, scalable schedulers for large compute clusters" (EuroSys 2013).
 Invariant: the shared state after a commit is one that a single scheduler could have reached; of two placements that
 need the same resources, only one is applied.
 """

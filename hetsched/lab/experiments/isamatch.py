@@ -1,8 +1,7 @@
 """ISAMatch: the right instruction set for every pod, compared with a scheduler that ignores instruction sets.
 
-The cluster has one x86 node, one Arm node and three different RISC-V nodes. A pod on the wrong node fails. A scheduler
-that spreads evenly chooses a suitable node only by chance: 3 of 5, 2 of 5 and 2 of 3 nodes can run the pods of the
-three groups.
+The cluster has one x86 node, one Arm node and three different RISC-V nodes: 3 of 5, 2 of 5 and 2 of 3 nodes can run
+the pods of the three groups.
 The 100 tasks of `hetsched.lab.isa_cluster` (90 services, 10 compute jobs) are placed one by one by real policies, in
 three groups: the base set RV64I, RV64IMFD, and RV64IMFD on nodes that a selector limits to RISC-V. A placement is right
 if the node can run the pod's instructions. Seed 5708 is fitted: with the scores of kube-scheduler 1.18 it yields

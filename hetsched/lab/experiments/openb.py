@@ -1,11 +1,10 @@
 """GPU packing on the openb trace at increasing load: FGD and its published baselines, `hetsched` and `hetsched-gpu`.
 
-`fill` fills a GPU cluster beyond its capacity and takes measurements at several loads. Packing quality is visible while
-the cluster fills and when demand exceeds capacity. The pods of a stream arrive one by one; each is tried once, and pods
-do not end. At every requested load (arrived GPU demand / GPU capacity), two values are recorded as shares of all GPUs:
-the allocated thousandths, and F, the thousandths that pods of the mix cannot use. A measurement at a load includes the
-last pod that arrived below that load. Ties between equal nodes are broken by the lowest original name, by the lowest
-name after the names are shuffled for every seed, or at random.
+`fill` fills a GPU cluster beyond its capacity. The pods of a stream arrive one by one; each is tried once, and pods do
+not end. At every requested load (arrived GPU demand / GPU capacity), two values are recorded as shares of all GPUs: the
+allocated thousandths, and F, the thousandths that pods of the mix cannot use. A measurement at a load includes the last
+pod that arrived below that load. Ties between equal nodes are broken by the lowest original name, by the lowest name
+after the names are shuffled for every seed, or at random.
 
 For every pod list, seed and tie rule, one stream of pods is drawn (`hetsched.lab.arrival`), and `fill` replays it under
 every policy. Rows are means over the seeds. Published figures are listed next to the runs that follow the publication's
@@ -19,8 +18,7 @@ Expected results, for every list and tie rule:
                   different tie rules differ by at most 0.3 points; over all published lists, its mean of unallocated
                   GPUs is at most 0.9 times that of FGD.
 Source: Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), figures 7 to 13, the runs published with it, and its
-protocol. Its simulator prepends each node's position in a random permutation to its name (`syncClusterResourceList`),
-so breaking ties by name uses a random order that is fixed for each run.
+protocol; its simulator shuffles the node names for each run (`syncClusterResourceList`).
 """
 
 from __future__ import annotations

@@ -2,18 +2,16 @@
 
 One transaction checks and writes the batch. It checks that nothing was reserved and no node or pod changed since the
 revision on which the decisions were made, that the leader epoch of the decisions is the current one, that their policy
-versions are still active, and that every pod is still pending. Decisions and reservations are inserted in bulk, the
-unique indexes enforce exclusivity, and the node columns are updated.
+versions are still active, and that every pod is still pending. If any check fails, nothing is written and Conflict is
+raised: the caller discards the batch and decides again. Unique indexes enforce exclusivity.
 Preemption victims are removed before anything is reserved: hetsched's own pods return to the queue with the reason, and
 imported pods fail. The batch is rejected if a victim has no active reservation. In a live cluster victims cannot be
 removed here: the pod is nominated for the node and waits while its victims are evicted. An earlier nomination of the
 pod ends unless the new decision repeats it.
 A pod that is rejected again with the same result keeps its decision, so retries add no rows to the decision history.
-A rejection for other reasons or under another policy creates another decision, but only after a quarter of the time
-that the pod had waited at its last decision. This interval is at least `NEWS_SOON` and at most `NEWS_AFTER`. If a pod
-is rejected for other reasons within the interval, it is retried after the interval, so the latest reason is always
-recorded. A change of the victims is recorded immediately. If any check fails, nothing is written and Conflict is
-raised: the caller discards the batch and decides again.
+A rejection for other reasons or under another policy creates a decision after a quarter of the time that the pod had
+waited at its last decision, at least `NEWS_SOON` and at most `NEWS_AFTER`. A pod that is rejected for other reasons
+within this interval is retried after it. A change of the victims is recorded immediately.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Recovery of gangs in a live cluster after some of their bindings were rejected, so that all members run or none.
 
-A gang is decided as a whole and bound pod by pod. If the API server rejects some members, the bound members wait on
-their nodes forever.
-The rules below apply once the binding of a member was rejected, or the member was deleted, bound by another scheduler,
-or sent back to the queue before it was bound. If at least as many members as the gang requires still hold their
-resources, the gang continues and the missing member is scheduled again. Otherwise:
+The rules apply after the binding of a member was rejected, or the member was deleted, bound by another scheduler, or
+sent back to the queue before it was bound. If the gang's minimum of members still hold their resources, the missing
+member is scheduled again. Otherwise:
     placed members                        go back to the queue, with the reason
     members that are bound or being bound stay for the gang's own timeout, or `PATIENCE` if it has none, while the
                                           missing members are scheduled again

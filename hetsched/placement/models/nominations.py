@@ -1,11 +1,9 @@
 """Nominated pods in live clusters, their victims, and gangs of which only some members are bound.
 
-In a live cluster an evicted pod ends only when its containers have ended, which may take minutes or never happen. Until
-then the preemptor is nominated.
-A nomination stores the node and the allocation meant for a pending pod. While it is active, the engine assumes the pod
-on that node in addition to the victims, so that no pod of the same or lower priority is placed on the resources that
-the victims release. A nomination ends when the pod is placed there or elsewhere, is deleted, is superseded by a pod of
-higher priority, or when a victim may not be evicted or is not deleted in time. Each victim has its own `Eviction`:
+A nomination stores the node and the allocation for a pod that waits until the containers of its victims have ended.
+While it is active, the engine assumes the pod on that node, so that no pod of the same or lower priority is placed on
+the resources that the victims release. It ends when the pod is placed or deleted, is superseded by a pod of higher
+priority, or when a victim may not be evicted or is not deleted in time. Each victim has its own `Eviction`:
     wanted    the API server has not accepted the eviction yet
     asked     the API server accepted the eviction; the victim is terminating or deleted
     refused   a disruption budget or missing permissions prevent the eviction

@@ -7,14 +7,12 @@ If one member of a gang is due, the batch contains all pending members; otherwis
 Gangs are read whole, ordered by priority and then by the decision time that their namespaces used; namespaces
 alternate. After `LONGEST_READ_SECONDS` the remaining gangs wait for the next batch.
 If more pods are due than fit in one batch, the namespaces share the batch: at equal priority, the first pod of each
-namespace precedes the second pod of any namespace. A namespace that floods the queue, or fills it with pods that never
-fit, therefore delays the others by one batch and not by all of its own pods. An equal number of pods does not mean an
-equal share of time. A batch therefore also has a time limit, and a namespace whose decisions took more than a second of
-the last minute comes after other namespaces at equal priority (see `decision_time`).
-Before a decision the pods' specs are read, up to 256 KiB each. A query for 500 large specs took seconds and 1 GiB of
-memory. If more than `PODS_PER_QUERY` pods are due, they are therefore read in queries of at most `PODS_PER_QUERY` pods,
-until `LONGEST_READ_SECONDS` have passed. The same limit applies to the sort keys of other queue orders: pods without a
-known key wait for the next batch. The reading time is added to the decision time of the pods' namespaces.
+namespace precedes the second pod of any namespace. A flood of one namespace therefore delays the others by one batch. A
+namespace whose decisions took more than a second of the last minute comes after others of equal priority (see
+`decision_time`).
+Specs have up to 256 KiB each, so they are read in queries of at most `PODS_PER_QUERY` pods, until
+`LONGEST_READ_SECONDS` have passed. The same limit applies to the sort keys of other queue orders. The reading time is
+added to the decision time of the pods' namespaces.
 """
 
 from __future__ import annotations

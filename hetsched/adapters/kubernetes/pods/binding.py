@@ -1,8 +1,7 @@
 """Write the Binding of a pod and determine its result.
 
-A response can be lost after the write succeeded, and another pod with the same name may exist when the write is
-retried. The Binding therefore carries the pod's uid, so another pod is never bound. It also carries the annotations
-with the pod's allocation, so no pod is ever bound without them. Results by response:
+The Binding contains the pod's uid, so another pod of the same name is never bound, and the annotations with the pod's
+allocation, so no pod is bound without them. Results by response:
     2xx                     bound
     404                     gone
     409                     read the pod: bound to the wanted node -> bound; to another node -> lost; another uid
@@ -11,9 +10,8 @@ with the pod's allocation, so no pod is ever bound without them. Results by resp
     429, 5xx                retried after Retry-After, at most 10 s; writing the same binding twice is harmless
     no response             read the pod: bound -> bound; pending -> unknown, the binding may still take effect
     any other response      unknown: no component may treat the binding as failed until a read of the pod confirms it
-After a 5xx the attempt may have succeeded, or may still succeed: a later refusal is followed by a read, and the result
-is unknown if the pod is still pending. These results are valid only if the server checks uids. Therefore, before the
-first binding through an `Api`, a dry run binds a pending pod under a wrong uid, which the server must refuse. If the
+After a 5xx the attempt may still succeed: a later refusal is followed by a read, and the result is unknown if the pod
+is still pending. Before the first binding through an `Api`, a dry run binds a pending pod under a wrong uid. If the
 server accepts the dry run, every binding is reported as unproven and nothing is written.
 Source: Kubernetes core/v1 Binding; kubernetes/kubernetes#105913 (annotations and uid of a Binding).
 """

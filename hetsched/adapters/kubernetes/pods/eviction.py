@@ -1,21 +1,19 @@
 """Evict a pod through the API server in favour of a preemptor, and report the reason on the pod.
 
-Deleting a pod ignores its PodDisruptionBudget and may hit another pod of the same name. The request is therefore
-`pods/eviction` with the victim's uid as precondition and without a grace period, so the victim's own grace period
-applies. Repeating the request has no further effect. Results by response:
+The request is `pods/eviction` with the victim's uid as precondition and without a grace period, so the victim's own
+grace period applies. Repeating the request has no further effect. Results by response:
     2xx                            asked: the pod is deleted when its containers have terminated
     404, 409 with another uid      gone
     429 because of a budget        refused, with the server's message; also 400, 403, 422, and 500 for a pod with
                                    two budgets
     other 429, 5xx, no response    unknown: retried, no earlier than Retry-After; this includes 429 for a budget that
                                    the disruption controller has not processed yet, which carries Retry-After
-Each victim gets one event. The eviction writes a condition itself; after it, the victim gets the condition
-`DisruptionTarget` as kube-scheduler writes it. Event and condition are informational: write errors are ignored.
+Afterwards the victim gets one event and the condition `DisruptionTarget` as kube-scheduler writes it; write errors of
+both are ignored.
 
-A dry run of an eviction leaves the budgets unchanged: if a budget allows one disruption, the dry runs of two pods both
-pass, but after the first eviction the API server rejects the second. Pods that are evicted together are therefore
-charged to the budgets that select them. Only ready pods are charged: once the dry run of its eviction has passed, a pod
-that is pending, not ready, deleted or ended does not need an allowed disruption.
+A dry run leaves the budgets unchanged, so the dry runs of two pods can both pass where the API server rejects the
+second eviction. Pods that are evicted together are therefore charged to the budgets that select them. Only ready pods
+are charged, because others need no allowed disruption.
 Source: Kubernetes policy/v1 Eviction and PodDisruptionBudget; "API-initiated eviction"; "Pod disruption conditions";
 pkg/registry/core/pod/storage/eviction.go.
 """
