@@ -58,7 +58,7 @@ def judge(answer: str) -> tuple[int, str]:
     known = [(p["name"], p["version"], v["id"], v.get("fix_versions", [])) for p in asked for v in p["vulns"]]
     if known:
         lines = [
-            f"{name} {version}: {what}, mended in {', '.join(fixed) or 'none'}" for name, version, what, fixed in known
+            f"{name} {version}: {what}, fixed in {', '.join(fixed) or 'none'}" for name, version, what, fixed in known
         ]
         return 1, "\n".join([f"{len(known)} known vulnerabilities:", *lines])
     if not asked:

@@ -228,7 +228,7 @@ def _webhooks(ask: Story, decided: str) -> None:
         "submitter",
         "POST",
         "deliveries/{delivery_id}/redeliver/",
-        {"reason": "mended"},
+        {"reason": "fixed"},
         status=202,
         delivery_id=delivery,
     )

@@ -140,7 +140,7 @@ def test_forged_plan_is_rejected(operator: Api, cluster: Cluster, spoil: Callabl
 def test_keys_that_were_rotated_still_count(operator: Api, cluster: Cluster, settings: Any) -> None:
     plan = planned(operator)
     settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
-    settings.SECRET_KEY = "another key, long enough for anybody to be safe with"
+    settings.SECRET_KEY = "another key, long enough for a signature"
     assert submitted(operator, plan)["state"] == "pending"
 
 

@@ -194,10 +194,10 @@ def test_failed_delivery_is_sent_again_once(
     assert submitter("POST", address, {}, status=400).json()["code"] == "BodyInvalid"
     submitter("POST", address, {"reason": "x"}, if_match='"stale"', status=412)
     with django_capture_on_commit_callbacks(execute=True):
-        again = submitter("POST", address, {"reason": "mended"}, status=202).json()
+        again = submitter("POST", address, {"reason": "fixed"}, status=202).json()
     assert (again["id"], again["state"], again["attempts"]) == (delivery, "due", 0)
     assert ("workers.callback.run", ["ci.example"]) in local_messages
-    assert AuditEntry.objects.get(action="delivery.again").reason == "mended"
+    assert AuditEntry.objects.get(action="delivery.again").reason == "fixed"
 
 
 def test_paused_webhook_cannot_be_tested(submitter: Api, made: Any) -> None:

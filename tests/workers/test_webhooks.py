@@ -269,7 +269,7 @@ def test_redelivery_has_the_same_id_and_a_new_timestamp(receiver: Receiver, hook
     place()
     callback.run(receiver.host)
     Delivery.objects.update(state=Delivery.DEAD, attempts=10, not_before=timezone.now() + timedelta(hours=3))
-    redeliver(Delivery.objects.get(), actor=ALICE, reason="mended")
+    redeliver(Delivery.objects.get(), actor=ALICE, reason="fixed")
     assert callback.run(receiver.host) == 1
     first, second = receiver.requests
     assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])

@@ -22,7 +22,7 @@ UNKNOWN = {"name": "django", "skip_reason": "Dependency not found"}
 
 
 def test_known_vulnerability_fails_with_its_name_and_fixed_version() -> None:
-    assert judge(answer(CLEAN, KNOWN)) == (1, "1 known vulnerabilities:\nurllib3 1.0: PYSEC-1, mended in 1.1")
+    assert judge(answer(CLEAN, KNOWN)) == (1, "1 known vulnerabilities:\nurllib3 1.0: PYSEC-1, fixed in 1.1")
 
 
 def test_checked_packages_are_distinguished_from_unchecked_ones() -> None:
