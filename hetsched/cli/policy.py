@@ -53,7 +53,7 @@ def preview(
     last: Annotated[
         int, typer.Option(min=1, max=10_000, help="Number of decisions to replay, each of a different pod.")
     ] = 1000,
-    everybody: Annotated[
+    all_pods: Annotated[
         bool, typer.Option("--all", help="Use this version also for pods that name another policy.")
     ] = False,
     recorded: Annotated[
@@ -76,7 +76,7 @@ def preview(
 ) -> None:
     """Replay decisions with a version of a policy, and show changed placements and cluster metrics."""
     asked = {
-        "version": version, "cluster": cluster, "last": last, "scope": "all" if everybody else "own",
+        "version": version, "cluster": cluster, "last": last, "scope": "all" if all_pods else "own",
         "baseline": "recorded" if recorded else "active",
     }  # fmt: skip
     with connect(server, token) as client:

@@ -41,7 +41,7 @@ from .tiles import cluster_head, node_load, tile, without_nulls
 from .tiles import node_facts as node_document
 
 AGENT = "agent"
-_WEIGHED = ("known", "quarantined", "overrides", "claims")
+_REVIEWED = ("known", "quarantined", "overrides", "claims")
 _MOST_RECORDED = 20  # maximum number of facts in one audit entry; the node itself lists all facts
 _replace = msgspec.structs.replace
 
@@ -78,7 +78,7 @@ def _candidate(row: NodeFacts, now: datetime) -> tuple[NodeReport, dict[str, int
 def _review(row: NodeFacts, now: datetime, *, first: bool = False, approved: Collection[str] = ()) -> NodeReport:
     """Check the merged report for acceptance, update the quarantine, and return the report in effect."""
     candidate, stated = _candidate(row, now)
-    weighed = accept(
+    accepted = accept(
         row.known,
         candidate,
         growth=settings.HETSCHED_GROWTH_PERCENT / 100,
@@ -90,9 +90,9 @@ def _review(row: NodeFacts, now: datetime, *, first: bool = False, approved: Col
         trusted_cards=row.reported is None,
         stated=stated,
     )
-    row.known, row.quarantined = weighed.known, weighed.quarantined
+    row.known, row.quarantined = accepted.known, accepted.quarantined
     row.overrides = tuple(override for override in row.overrides if override.until > rfc3339(now))
-    return apply_overrides(weighed.report, row.overrides)
+    return apply_overrides(accepted.report, row.overrides)
 
 
 def write_facts(
@@ -109,9 +109,9 @@ def write_facts(
 
     `columns` are columns of `row` to write in addition to those that the acceptance check changes.
     """
-    before, stood = node.report, row.quarantined
+    before, earlier = node.report, row.quarantined
     report = _review(row, now, first=first, approved=approved)
-    _record_quarantine(cluster, node, stood, row.quarantined)
+    _record_quarantine(cluster, node, earlier, row.quarantined)
     _save(row, columns)
     node.facts = row
     _note_maintenance(node, row)
@@ -150,7 +150,7 @@ def _save(row: NodeFacts, columns: Collection[str]) -> None:
     if row._state.adding:
         row.save()
     else:
-        row.save(update_fields=[*_WEIGHED, *columns])
+        row.save(update_fields=[*_REVIEWED, *columns])
 
 
 _Load = tuple[Mapping[str, int], int, bool, int]
@@ -190,8 +190,8 @@ def _record_quarantine(
     cluster: Cluster, node: Node, before: Iterable[FactInQuarantine], after: Iterable[FactInQuarantine]
 ) -> None:
     """Record all newly quarantined facts in one audit entry, so that a faulty node cannot flood the audit trail."""
-    stood = {fact.id for fact in before}
-    new = sorted((fact for fact in after if fact.id not in stood), key=lambda fact: (fact.fact, fact.item, fact.id))
+    earlier = {fact.id for fact in before}
+    new = sorted((fact for fact in after if fact.id not in earlier), key=lambda fact: (fact.fact, fact.item, fact.id))
     if not new:
         return
     facts = [
@@ -242,7 +242,7 @@ def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: M
                 found.append(mark_expired_report(report, now) if row is None else _rebase_quarantine(row, report, now))
                 continue
             row = row or new_facts(node)
-        stood, columns = row.quarantined, ["base"]
+        earlier, columns = row.quarantined, ["base"]
         if row.base.uid != report.uid:
             # The uid shows that this is another machine with the same name, so the report of the previous machine's
             # agent is dropped.
@@ -252,7 +252,7 @@ def merge_node_reports(cluster: Cluster, reports: Iterable[NodeReport], known: M
         row.claims = record_claim(row.claims, _source(report), fact_texts(report), rfc3339(now))
         effective = _review(row, now)
         _note_maintenance(node, row)
-        _record_quarantine(cluster, node, stood, row.quarantined)
+        _record_quarantine(cluster, node, earlier, row.quarantined)
         _save(row, columns)
         found.append(effective)
     return found
@@ -279,5 +279,5 @@ def _check_acceptance(before: NodeReport, after: NodeReport, now: datetime) -> A
     # omit the GPU list, in which case the previous list stays in use.
     listed = after if after.gpus is not None else _replace(after, gpus=before.gpus)
     growth = settings.HETSCHED_GROWTH_PERCENT / 100
-    weighed = accept(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)
-    return weighed if weighed.quarantined else None
+    accepted = accept(before, listed, growth=growth, now=rfc3339(now), source=_source(after), trusted_cards=True)
+    return accepted if accepted.quarantined else None

@@ -21,8 +21,8 @@ def viewer(api: Callable[..., Api], cluster: Any) -> Api:
     return api("viewer")
 
 
-def checked(asker: Api, draft: Any, query: str = "", **more: Any) -> Any:
-    return asker("POST", f"policies/spread/check/{query}", draft, status=200, **more).json()
+def checked(client: Api, draft: Any, query: str = "", **more: Any) -> Any:
+    return client("POST", f"policies/spread/check/{query}", draft, status=200, **more).json()
 
 
 def test_valid_draft_is_returned_as_policy_and_text(viewer: Api) -> None:

@@ -155,6 +155,6 @@ def test_blocker_is_hidden_from_a_token_of_other_namespaces(db: Any, api: Callab
     pod = submitted(cluster, a_pod("p", "team").cpu("6")).pods.get()
     recorded(cluster, refusing(cluster))
     for space, name in (("team", ""), ("", "rest/secret")):
-        asker = api("viewer", *([space] if space else []))
-        (node,) = asker.get(f"pods/{pod.pk}/why/", outlook="true")["outlook"]["blockers"]
+        client = api("viewer", *([space] if space else []))
+        (node,) = client.get(f"pods/{pod.pk}/why/", outlook="true")["outlook"]["blockers"]
         assert [(item["pod"], item["node"], item["priority"]) for item in node] == [(name, "n1", 0)]

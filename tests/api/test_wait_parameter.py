@@ -107,7 +107,7 @@ def test_waiting_requests_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_concurrent_waits_share_one_read() -> None:
     read: list[set[str]] = []
-    everybody = threading.Barrier(21)
+    barrier = threading.Barrier(21)
 
     def states(ids: set[str]) -> dict[str, str]:
         read.append(ids)
@@ -117,9 +117,9 @@ def test_concurrent_waits_share_one_read() -> None:
 
     def one(number: int) -> None:
         watch.wait(f"w{number}", {"placed"}, HOUR)
-        everybody.wait(60)
+        barrier.wait(60)
 
     for number in range(20):
         threading.Thread(target=one, args=(number,), daemon=True).start()
-    everybody.wait(60)
+    barrier.wait(60)
     assert max(map(len, read)) == 20

@@ -36,12 +36,12 @@ def test_message_during_an_override_review_is_kept(cluster: Cluster, monkeypatch
     real, now = facts._review, timezone.now()
     usage = MachineUsage({"cpu": 500}, observed_at=rfc3339(now))
 
-    def weighed(*arguments: Any, **named: Any) -> Any:
+    def reviewed(*arguments: Any, **named: Any) -> Any:
         # a concurrent message in another process
         receive(cluster, message(None, sequence=2, digest=digest_of(REPORT), usage=usage))
         return real(*arguments, **named)
 
-    monkeypatch.setattr(facts, "_review", weighed)
+    monkeypatch.setattr(facts, "_review", reviewed)
     until = rfc3339(now + timedelta(hours=1))
     override(cluster, "n1", "allocatable.cpu", "2", until, actor=ALICE, reason="a test")
     row = NodeFacts.objects.get()

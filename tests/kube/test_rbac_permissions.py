@@ -42,7 +42,7 @@ from workers import bind, report, schedule
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 Grant = tuple[str, str, str, str]  # group, resource with its subresource, verb, name of the object
 # Every account may ask for its own permissions.
-EVERYBODYS = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
+EVERY_ACCOUNT = ("authorization.k8s.io", "selfsubjectaccessreviews", "create", "")
 # Permissions for features with their own tests, outside of a pod's lifecycle.
 ELSEWHERE = {"allocate", "elect", "evict", "provide", "recognise agents", "submit"}
 
@@ -145,7 +145,7 @@ def test_pod_lifecycle_uses_exactly_the_granted_permissions(api: Api, plane: Con
         for group, resource, verb, name in called(plane, since=since)
     }
     watched = {(group, plural, "watch", "") for group, plural in unserved}
-    assert used - {EVERYBODYS} == needed - watched
+    assert used - {EVERY_ACCOUNT} == needed - watched
 
 
 def missing_in(cluster: Cluster) -> set[str]:
@@ -194,7 +194,7 @@ def test_submissions_use_their_permissions_in_enrolled_namespaces_only(
         assert create(ours, new_object) == made  # as after a lost response
         assert delete(ours, new_object, made.uid).result is SubmissionResult.DONE
     used = {(group, resource, verb, "") for group, resource, verb, _ in called(plane, since=since)}
-    assert used - {EVERYBODYS} == {grant(right) for right in RIGHTS if right.purpose == "submit"}
+    assert used - {EVERY_ACCOUNT} == {grant(right) for right in RIGHTS if right.purpose == "submit"}
     plane.call("DELETE", f"{bindings}/hetsched-submit")
 
 

@@ -23,7 +23,7 @@ from web.api.routes import urlpatterns as rest
 LOOK = {"viewer", "submitter", "operator", "policy-admin", "root"}
 SUBMIT = {"submitter", "operator", "root"}
 ROOT = {"root"}
-EVERYBODY = {"anonymous", "nobody", "agent", *LOOK}
+ALL_CALLERS = {"anonymous", "nobody", "agent", *LOOK}
 
 # Route -> users that see the page. Anonymous users are redirected to the login, all others are refused.
 PAGES: dict[str, set[str]] = {

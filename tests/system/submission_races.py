@@ -27,7 +27,7 @@ def race_key(cluster: str, key: str, threads: int, *, both: bool = False) -> dic
     """
     from hetsched.placement.models import Workload
 
-    ask, before = _asker(), Workload.objects.count()
+    ask, before = _client(), Workload.objects.count()
 
     def attempt(number: int) -> tuple[int, dict[str, Any]]:
         pod = _pod(f"{key}-{number % 2 if both else 0}")
@@ -42,7 +42,7 @@ def race_batch(cluster: str, key: str, threads: int) -> dict[str, Any]:
     """Send the same batch with one key concurrently; count responses and workloads."""
     from hetsched.placement.models import Workload
 
-    ask, before = _asker(), Workload.objects.count()
+    ask, before = _client(), Workload.objects.count()
     items = [{"manifest": _pod(f"{key}-{number}")} for number in range(5)]
     given = _race(lambda _: ask("submissions/", {"items": items, "cluster": cluster}, key), threads)
     ids = {item["id"] for status, body in given if status == 202 for item in body["items"]}
@@ -51,7 +51,7 @@ def race_batch(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 def race_claim(cluster: str, key: str, threads: int) -> dict[str, Any]:
     """Claim one hold by different submissions while the sweep ends expired holds; count the responses."""
-    ask = _asker()
+    ask = _client()
     hold = ask("holds/", {"manifest": _pod(f"{key}-h"), "cluster": cluster, "seconds": 600})[1]["id"]
     wish = {"cluster": cluster, "hold": hold}
     return _counted(_race(lambda n: ask("workloads/", {"manifest": _pod(f"{key}-{n}"), **wish}), threads))
@@ -64,7 +64,7 @@ def race_end(cluster: str, key: str, threads: int) -> dict[str, Any]:
     from hetsched.placement import actions
     from hetsched.placement.models import Hold, Pod, Workload
 
-    ask = _asker()
+    ask = _client()
     hold = ask("holds/", {"manifest": _pod(f"{key}-h"), "cluster": cluster})[1]["id"]
 
     def attempt(number: int) -> tuple[int, dict[str, Any]]:
@@ -89,7 +89,7 @@ def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any
     """Create one small hold per sender, on two clusters, for one owner with a lower limit of holds; count the
     responses.
     """
-    ask = _asker()
+    ask = _client()
 
     def attempt(number: int) -> tuple[int, dict[str, Any]]:
         wish = {"manifest": _pod(key), "cluster": other if number % 2 else cluster}
@@ -100,7 +100,7 @@ def race_most(cluster: str, other: str, key: str, threads: int) -> dict[str, Any
 
 def race_room(cluster: str, key: str, threads: int) -> dict[str, Any]:
     """Hold a whole GPU per sender, with fewer GPUs than senders; count the responses."""
-    ask = _asker()
+    ask = _client()
     pod = _pod(key, **{"nvidia.com/gpu": "1"})
     return _counted(
         _race(lambda _: _send_with_retries(lambda: ask("holds/", {"manifest": pod, "cluster": cluster})), threads)
@@ -109,7 +109,7 @@ def race_room(cluster: str, key: str, threads: int) -> dict[str, Any]:
 
 def race_plan(cluster: str, key: str, threads: int) -> dict[str, Any]:
     """Submit one plan with many senders; count the responses."""
-    ask = _asker()
+    ask = _client()
     wish = {"manifest": _pod(key), "cluster": cluster}
     plan = ask("what-if/", {**wish, "plan": True})[1]["plan"]["token"]
     return _counted(_race(lambda _: _send_with_retries(lambda: ask("workloads/", {**wish, "plan": plan})), threads))
@@ -119,7 +119,7 @@ def race_batches(cluster: str, key: str, threads: int) -> dict[str, Any]:
     """Send all-or-nothing batches with the same namespaces and keys in both orders; count responses and workloads."""
     from hetsched.placement.models import Workload
 
-    ask, before = _asker(), Workload.objects.count()
+    ask, before = _client(), Workload.objects.count()
 
     def attempt(number: int) -> tuple[int, dict[str, Any]]:
         items = [
@@ -141,7 +141,7 @@ def race_webhooks(cluster: str, key: str, threads: int) -> dict[str, Any]:
     from hetsched.placement.actions import webhooks
 
     webhooks.MOST_WEBHOOKS = 5
-    ask = _asker()
+    ask = _client()
     hook = {"url": "http://ci.example/hook", "reason": "a test", "cluster": cluster}
     return _counted(_race(lambda number: ask("webhooks/", {**hook, "name": f"{key}-{number}"}), threads))
 
@@ -172,7 +172,7 @@ def token() -> str:
 
 def send(address: str, body: dict[str, Any], key: str) -> list[Any]:
     """Send one request; return its status and its document."""
-    return [*_asker()(address, body, key)]
+    return [*_client()(address, body, key)]
 
 
 def _counted(given: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _pod(name: str, *, namespace: str = "race", **limits: str) -> dict[str, Any]
     return {**_POD, "metadata": {"name": name, "namespace": namespace}, "spec": {"containers": [container]}}
 
 
-def _asker() -> Callable[..., tuple[int, dict[str, Any]]]:
+def _client() -> Callable[..., tuple[int, dict[str, Any]]]:
     """Return a function that sends a request with a token through the whole web stack."""
     from django.test import Client
 

@@ -144,11 +144,11 @@ def a_monitoring(machines: Mapping[str, Machine]) -> Iterator[Monitoring]:
         writing.start()
         watched = Monitoring(f"http://127.0.0.1:{own}", prometheus, processes)
         wait_until(lambda: accepts(own), what=lambda: (folder / "log").read_text()[-2000:], seconds=90)
-        everybody = len(targets)
+        expected = len(targets)
 
         def ready() -> bool:
             with suppress(OSError, ValueError, KeyError):
-                return watched.value("count(count_over_time(node_memory_MemTotal_bytes[20s]) >= 3)") == everybody
+                return watched.value("count(count_over_time(node_memory_MemTotal_bytes[20s]) >= 3)") == expected
             return False
 
         wait_until(ready, what=lambda: (folder / "log").read_text()[-2000:], seconds=90)

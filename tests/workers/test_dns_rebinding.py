@@ -87,10 +87,10 @@ def _webhook(port: int) -> None:
 
 
 def _collected(port: int) -> None:
-    asker = CollectorClient(AllowedHosts(plain=frozenset({f"{NAME}:{port}"})))
+    collector = CollectorClient(AllowedHosts(plain=frozenset({f"{NAME}:{port}"})))
     for code in ("HostUnreachable", "AddressRefused"):
         with pytest.raises(SourceError) as failed:
-            asker.json(f"http://{NAME}:{port}/api")
+            collector.json(f"http://{NAME}:{port}/api")
         assert failed.value.code == code
 
 

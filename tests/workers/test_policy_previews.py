@@ -193,9 +193,9 @@ def test_other_policies_are_replaced_only_on_request() -> None:
     spec = draft(changed()).spec
     own, changes = replay(Cluster.objects.get(), spec, PreviewParameters())
     assert {change.policy for change in changes if change.change == "moved"} <= {"hetsched", "spread"}
-    everybody, all_changes = replay(Cluster.objects.get(), spec, PreviewParameters(scope="all"))
+    all_policies, all_changes = replay(Cluster.objects.get(), spec, PreviewParameters(scope="all"))
     assert len({change.to_node for change in all_changes}) < len({change.from_node for change in all_changes})
-    assert everybody.draft.metrics.balance <= own.draft.metrics.balance
+    assert all_policies.draft.metrics.balance <= own.draft.metrics.balance
 
 
 def test_decision_of_another_version_is_marked() -> None:

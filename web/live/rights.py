@@ -51,7 +51,7 @@ class SubjectLookup(msgspec.Struct, frozen=True):
     """
 
     held: SocketCredential
-    asker: Subject | None
+    subject: Subject | None
     number: int
 
 
@@ -113,18 +113,18 @@ def current_subject(credential: SocketCredential) -> Subject | None:
     return None
 
 
-def denial_of(asker: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
+def denial_of(subject: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
     """Return the reason why a topic is denied, or None if it is permitted.
 
     For the topic of a workload, `namespaces` are the namespaces of its pods and objects.
     """
-    if not asker.may(Action.VIEW):
+    if not subject.may(Action.VIEW):
         return Denied("PermissionDenied", "a subscription needs the right 'view'")
-    if asker.namespaces is None:
+    if subject.namespaces is None:
         return None
     kind = topic.partition(":")[0]
     if kind in ("cluster", "watch", "policies") or (
-        kind == "workload" and namespaces and namespaces <= asker.namespaces
+        kind == "workload" and namespaces and namespaces <= subject.namespaces
     ):
         return None
     if kind == "workload":  # as in REST, a workload in other namespaces is reported as unknown

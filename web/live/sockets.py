@@ -151,13 +151,13 @@ def _select_protocol(offered: Any) -> str | None:
     return PROTOCOL if PROTOCOL in offered else next(iter(offered), None)
 
 
-def _require_subject(asker: Subject | None) -> Subject:
+def _require_subject(subject: Subject | None) -> Subject:
     """Return the subject of a socket. Raises: SocketClosed if it is not logged in or has no permission."""
-    if asker is None:
+    if subject is None:
         raise SocketClosed(UNAUTHENTICATED)
-    if not asker.may(Action.VIEW):
+    if not subject.may(Action.VIEW):
         raise SocketClosed(FORBIDDEN)
-    return asker
+    return subject
 
 
 class UnknownAddressConsumer(AsyncWebsocketConsumer):
@@ -177,7 +177,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     channel_layer_alias = NO_LAYER
 
     known: rights.SubjectLookup
-    asker: Subject
+    subject: Subject
     hub: Hub
     language: str
 
@@ -222,8 +222,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         count(_count_socket(f"address {address}", settings.HETSCHED_SOCKETS_PER_ADDRESS))
         self.language = rights.language_of(self.scope)
         self.known = await rights.look_up_subject(rights.read_credentials(self.scope))
-        self.asker = _require_subject(self.known.asker)
-        count(_count_socket(self.asker.owner, settings.HETSCHED_SOCKETS_PER_USER))
+        self.subject = _require_subject(self.known.subject)
+        count(_count_socket(self.subject.owner, settings.HETSCHED_SOCKETS_PER_USER))
         count(SOCKETS.track_inprogress())
         self.hub = await hub(socket_reads.snapshot, socket_reads.revisions, socket_reads.recent)
         self._tasks = [asyncio.create_task(work) for work in (self._write(), self._recheck())]
@@ -291,7 +291,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._send_error("", "TooManyTopics", f"a socket can subscribe to at most {MAX_TOPICS} topics")
             return
         for found in await asyncio.gather(*map(socket_reads.resolve, wanted)):
-            denied = found.denied or rights.denial_of(self.asker, found.topic, found.namespaces)
+            denied = found.denied or rights.denial_of(self.subject, found.topic, found.namespaces)
             if denied is not None:
                 self._send_error(found.asked, denied.code, denied.detail)
             elif found.topic not in self.names:
@@ -340,9 +340,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
         text = socket_reads.in_language(topic, text, self.language)
         if asked != topic:
             text = socket_reads.renamed(text, topic, asked)
-        text = socket_reads.redacted(topic, text, self.asker.namespaces)
-        if self.asker.namespaces is not None and topic != ERROR:
-            await socket_reads.watch(topic, text, self.asker.namespaces)
+        text = socket_reads.redacted(topic, text, self.subject.namespaces)
+        if self.subject.namespaces is not None and topic != ERROR:
+            await socket_reads.watch(topic, text, self.subject.namespaces)
         await self.send(text)
 
     def _send_error(self, asked: str, code: str, detail: str) -> None:
@@ -356,9 +356,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
         while True:
             await until_rights_change(self.known.number, RECHECK_SECONDS)
             self.known = await rights.refresh_subject(self.known.held)
-            asker = _require_subject(self.known.asker)
-            narrowed = asker.namespaces != self.asker.namespaces
-            self.asker = asker
+            subject = _require_subject(self.known.subject)
+            narrowed = subject.namespaces != self.subject.namespaces
+            self.subject = subject
             if narrowed:
                 asked = list(self.names.values())
                 for topic in list(self.names):

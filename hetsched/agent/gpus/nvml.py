@@ -188,32 +188,32 @@ class _DeviceReader:
         return _DeviceReader(self._nvml, handle)
 
 
-def _card(asker: _DeviceReader, index: int) -> CardReading:
-    pci, memory = asker.ask("nvmlDeviceGetPciInfo"), asker.ask("nvmlDeviceGetMemoryInfo")
+def _card(reader: _DeviceReader, index: int) -> CardReading:
+    pci, memory = reader.ask("nvmlDeviceGetPciInfo"), reader.ask("nvmlDeviceGetMemoryInfo")
     card = CardReading(
         vendor="nvidia",
         index=index,
         pci_address=_bus(pci),
-        uuid=asker.text("nvmlDeviceGetUUID"),
-        model=asker.text("nvmlDeviceGetName"),
-        minor=asker.ask("nvmlDeviceGetMinorNumber"),
+        uuid=reader.text("nvmlDeviceGetUUID"),
+        model=reader.text("nvmlDeviceGetName"),
+        minor=reader.ask("nvmlDeviceGetMinorNumber"),
         memory_mib=None if memory is None else memory.total // _MIB,
-        cores=asker.ask("nvmlDeviceGetNumGpuCores"),
-        clock_mhz=asker.ask("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK),
-        processes=_processes(asker),
+        cores=reader.ask("nvmlDeviceGetNumGpuCores"),
+        clock_mhz=reader.ask("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK),
+        processes=_processes(reader),
     )
-    card.mig_devices = _mig(asker, card)
-    rows = asker.ask("nvmlDeviceGetRemappedRows")
+    card.mig_devices = _mig(reader, card)
+    rows = reader.ask("nvmlDeviceGetRemappedRows")
     if rows is not None:
         _, _, pending, failed = rows
         if failed:
             card.troubles.append("memory rows could not be remapped")
         if pending:
             card.notes.append("memory rows will be remapped at the next reset")
-    if asker.ask("nvmlDeviceGetRetiredPagesPendingStatus") == _ON:
+    if reader.ask("nvmlDeviceGetRetiredPagesPendingStatus") == _ON:
         card.notes.append("memory pages will be retired at the next reset")
-    if asker.gone:
-        card.troubles.append(asker.gone)
+    if reader.gone:
+        card.troubles.append(reader.gone)
     card.healthy = True if card.memory_mib is not None else None
     return card
 
@@ -223,27 +223,27 @@ def _bus(pci: Any) -> str | None:
     return pci_address(bus.decode(errors="replace") if isinstance(bus, bytes) else bus) if bus else None
 
 
-def _processes(asker: _DeviceReader) -> int | None:
-    kinds = [asker.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
+def _processes(reader: _DeviceReader) -> int | None:
+    kinds = [reader.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "Graphics")]
     answered = [processes for processes in kinds if processes is not None]
     return len({process.pid for processes in answered for process in processes}) if answered else None
 
 
-def _mig(asker: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | None:
-    mode = asker.ask("nvmlDeviceGetMigMode")
+def _mig(reader: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | None:
+    mode = reader.ask("nvmlDeviceGetMigMode")
     if mode is None:
-        return None if asker.gone else ()
+        return None if reader.gone else ()
     current, pending = mode
     if current != pending:
         card.notes.append(f"MIG is {'on' if current else 'off'} and will be {'on' if pending else 'off'} after a reset")
     if current != _ON:
         return ()
     found = []
-    for place in range(asker.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
-        handle = asker.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
+    for place in range(reader.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        handle = reader.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
         if handle is None:
             continue
-        one = asker.of(handle)
+        one = reader.of(handle)
         memory = one.ask("nvmlDeviceGetMemoryInfo")
         _, _, profile = (one.text("nvmlDeviceGetName") or "").partition(" MIG ")
         found.append(
@@ -252,15 +252,15 @@ def _mig(asker: _DeviceReader, card: CardReading) -> tuple[MigDevice, ...] | Non
     return tuple(found)
 
 
-def _links(asker: _DeviceReader, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
+def _links(reader: _DeviceReader, card: CardReading, handles: list[tuple[CardReading, Handle]]) -> None:
     """Record the NVLinks of a GPU, and how near it is to each other GPU in the PCI topology."""
     remotes: list[str] = []
     switched = 0
     for link in range(_MOST_LINKS):
-        if asker.ask("nvmlDeviceGetNvLinkState", link) != _ON:
+        if reader.ask("nvmlDeviceGetNvLinkState", link) != _ON:
             continue
-        kind = asker.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link)
-        remote = _bus(asker.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
+        kind = reader.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        remote = _bus(reader.ask("nvmlDeviceGetNvLinkRemotePciInfo", link))
         if kind == _SWITCH:
             switched += 1
         elif remote is not None:
@@ -275,6 +275,6 @@ def _links(asker: _DeviceReader, card: CardReading, handles: list[tuple[CardRead
     }
     for other, handle in handles:
         if other is not card and other.pci_address is not None:
-            level = asker.ask("nvmlDeviceGetTopologyCommonAncestor", handle)
+            level = reader.ask("nvmlDeviceGetTopologyCommonAncestor", handle)
             if level in _NEAR:
                 card.near[other.pci_address] = _NEAR[level]

@@ -143,20 +143,20 @@ def _reason(reason: Reason) -> str:
 
 def _show_nodes(out: Console, nodes: Sequence[NodeOutcome]) -> None:
     """Print the best nodes with each plugin's score."""
-    weighed = [node for node in nodes if node.feasible]
-    if not weighed:
+    feasible = [node for node in nodes if node.feasible]
+    if not feasible:
         return
-    weights = {score.plugin: score.weight for node in weighed for score in node.scores}
+    weights = {score.plugin: score.weight for node in feasible for score in node.scores}
     names = [f"{plugin} ×{weight:g}" for plugin, weight in weights.items()]
     shown = table("rank", "node", *names, "total", right=("rank", *names, "total"))
-    for node in weighed[:_SHOWN_NODES]:
+    for node in feasible[:_SHOWN_NODES]:
         scores = {score.plugin: f"{score.weighted:.2f}" for score in node.scores}
         cells = (scores.get(plugin, "-") for plugin in weights)
         shown.add_row(str(node.rank or "-"), Text(node.name), *cells, f"{node.total or 0.0:.2f}")
     out.print()
     out.print(shown)
-    if len(weighed) > _SHOWN_NODES:
-        _print(out, f"and {len(weighed) - _SHOWN_NODES} more; -o json lists all", "dim")
+    if len(feasible) > _SHOWN_NODES:
+        _print(out, f"and {len(feasible) - _SHOWN_NODES} more; -o json lists all", "dim")
 
 
 # -- over time ---------------------------------------------------------------------------------------------------------

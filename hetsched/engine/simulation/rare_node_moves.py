@@ -67,9 +67,9 @@ def free_rare_nodes(board: Board, units: Units, question: Question) -> SearchRes
 
 def _wanted_rows(board: Board, group: Sequence[PodSpec], rarity: Rarity) -> dict[int, frozenset[str]]:
     """Return the rows of rare nodes on which a pod of the group could run, each with the rare properties it needs."""
-    askers = _rare_demands(board, group)
+    demands = _rare_demands(board, group)
     rows = sorted(frozenset().union(*rarity.rows.values()))
-    found = {row: frozenset(needed_by(row, askers, rarity, board.state)) for row in rows}
+    found = {row: frozenset(needed_by(row, demands, rarity, board.state)) for row in rows}
     return {row: ways for row, ways in found.items() if ways}
 
 

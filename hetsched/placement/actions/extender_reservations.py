@@ -25,7 +25,7 @@ from .decisions import record
 from .progress import begin_binding
 from .submissions import accept_pods
 
-ASKER = Program("extender")
+ACTOR = Program("extender")
 
 
 def reserve_requested(
@@ -41,7 +41,7 @@ def reserve_requested(
         cluster = Cluster.objects.select_for_update().get(pk=cluster_id)
         try:
             with write_transaction():
-                (pod,) = accept_pods(cluster, [[spec]], actor=ASKER, origin=Pod.ASKED)
+                (pod,) = accept_pods(cluster, [[spec]], actor=ACTOR, origin=Pod.ASKED)
         except IntegrityError:
             raise Conflict(f"another pod named {spec.key} is live") from None
         waiting = msgspec.structs.replace(result.waiting, pod_id=pod.pk, workload_id=pod.workload_id, spec=pod.spec)

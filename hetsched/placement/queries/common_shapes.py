@@ -63,16 +63,16 @@ def _of_latest(cluster_id: int) -> list[CommonShape]:
     rows = Pod.objects.filter(cluster_id=cluster_id).exclude(state__in=_WITHOUT).order_by("-id")
     latest = list(rows.values_list("spec", "workload_id")[:LATEST_PODS])
     ours = [(spec, workload) for spec, workload in latest if is_ours(spec.scheduler_name)] or latest
-    askers: dict[Shape, set[str]] = defaultdict(set)
+    requesters: dict[Shape, set[str]] = defaultdict(set)
     first: dict[Shape, PodSpec] = {}
     for spec, workload in ours:
         if not spec.problems:
             shape = _reduce(spec.shape)
-            askers[shape].add(workload or spec.owner)
+            requesters[shape].add(workload or spec.owner)
             first.setdefault(shape, spec)
-    most = sorted(askers, key=lambda shape: (-len(askers[shape]), encode(shape)))[:MOST_SHAPES]
+    most = sorted(requesters, key=lambda shape: (-len(requesters[shape]), encode(shape)))[:MOST_SHAPES]
     return [
-        CommonShape(_pod_of(shape, first[shape].labels), len(askers[shape]), first[shape].key)
+        CommonShape(_pod_of(shape, first[shape].labels), len(requesters[shape]), first[shape].key)
         for shape in sorted(most, key=_sort_key)
     ]
 

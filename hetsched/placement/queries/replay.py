@@ -284,8 +284,8 @@ def _compile_policies(
     order = active.get(cluster.policy_name) or next(iter(before.values()))
     draft_order = spec if asked.scope == "all" or order.name == spec.name else order
     versions = {known.version for key, known in before.items() if key[0] == spec.name}
-    everybody = {known.name for known in before.values()}
-    name = spec.name if versions or len(everybody) != 1 else next(iter(everybody))
+    names = {known.name for known in before.values()}
+    name = spec.name if versions or len(names) != 1 else next(iter(names))
     return ReplayPolicies(
         RunPolicies(policy(order), {key: policy(of) for key, of in before.items()}),
         RunPolicies(policy(draft_order), {key: policy(of) for key, of in after.items()}),

@@ -28,7 +28,7 @@ def report(*zones: NumaZone, uid: str = "a", **more: Any) -> NodeReport:
     return msgspec.structs.replace(made, uid=uid, numa=numa, **more)
 
 
-def weighed(known: NodeReport, reported: NodeReport, **more: Any) -> Any:
+def accepted(known: NodeReport, reported: NodeReport, **more: Any) -> Any:
     return accept(known, reported, growth=2.0, now=NOW, **more)
 
 
@@ -74,34 +74,34 @@ class TestCpus:
     KNOWN = report(zone("node-0", "0-3"), zone("node-1", "4-7"))
 
     def test_missing_zone_is_lost_and_stays_known(self) -> None:
-        found = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
+        found = accepted(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
         assert (found.report.numa.lost_cpus, [z.cpus for z in found.report.numa.zones]) == ("6-7", ["0-3", "4-5"])
         assert [z.cpus for z in found.known.numa.zones] == ["0-3", "4-7"]
         assert changes(found) == [("numa", "CPUs", "shrunk")]
 
     def test_deleted_zone_stays_known(self) -> None:
-        found = weighed(self.KNOWN, report(zone("node-0", "0-3", 32)))
+        found = accepted(self.KNOWN, report(zone("node-0", "0-3", 32)))
         assert (found.report.numa.lost_cpus, len(found.known.numa.zones)) == ("4-7", 2)
 
     def test_unreported_zones_are_lost(self) -> None:
-        found = weighed(self.KNOWN, report())
+        found = accepted(self.KNOWN, report())
         assert (found.report.numa.zones, found.report.numa.lost_cpus) == ((), "0-7")
 
     def test_returned_part_leaves_quarantine(self) -> None:
-        first = weighed(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
-        again = weighed(first.known, self.KNOWN, quarantined=first.quarantined)
+        first = accepted(self.KNOWN, report(zone("node-0", "0-3"), zone("node-1", "4-5")))
+        again = accepted(first.known, self.KNOWN, quarantined=first.quarantined)
         assert (again.quarantined, again.report.numa.lost_cpus) == ((), None)
 
     def test_cpus_that_move_to_another_zone_are_not_lost(self) -> None:
-        assert weighed(self.KNOWN, report(zone("node-0", "0-7", 32))).quarantined == ()
+        assert accepted(self.KNOWN, report(zone("node-0", "0-7", 32))).quarantined == ()
 
     def test_twice_as_many_count_and_more_do_not(self) -> None:
-        assert weighed(self.KNOWN, report(zone("node-0", "0-7"), zone("node-1", "8-15"))).quarantined == ()
-        found = weighed(self.KNOWN, report(zone("node-0", "0-7"), zone("node-1", "8-16")))  # 17 > 2 x 8
+        assert accepted(self.KNOWN, report(zone("node-0", "0-7"), zone("node-1", "8-15"))).quarantined == ()
+        found = accepted(self.KNOWN, report(zone("node-0", "0-7"), zone("node-1", "8-16")))  # 17 > 2 x 8
         assert changes(found)[0] == ("numa", "CPUs", "grown")
 
     def test_reduced_memory_is_accepted_at_once_and_reported(self) -> None:
-        found = weighed(self.KNOWN, report(zone("node-0", "0-3", 8), zone("node-1", "4-7")))
+        found = accepted(self.KNOWN, report(zone("node-0", "0-3", 8), zone("node-1", "4-7")))
         assert found.report.numa.zones[0].capacity["memory"] == 8 * GIB
         assert changes(found) == [("numa", "memory", "shrunk")]
         # 32 GiB known, 31.7 reported: another kernel.
@@ -109,7 +109,7 @@ class TestCpus:
             NumaZone(name, cpus, capacity={"memory": int(15.85 * GIB)})
             for name, cpus in (("node-0", "0-3"), ("node-1", "4-7"))
         ]
-        assert weighed(self.KNOWN, report(*slightly)).quarantined == ()
+        assert accepted(self.KNOWN, report(*slightly)).quarantined == ()
 
 
 class TestCards:
@@ -120,41 +120,41 @@ class TestCards:
 
     def test_gpus_after_a_missing_one_keep_their_index(self) -> None:
         reported = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G2")))
-        found = weighed(self.KNOWN, reported)
+        found = accepted(self.KNOWN, reported)
         assert self.cards(found) == [(0, "G0", True), (1, "G1", False), (2, "G2", True)]
         assert changes(found) == [("gpu", "G1", "shrunk")]
 
     def test_new_gpu_takes_an_unused_index(self) -> None:
         reported = report(gpus=(a_card(0, uuid="NEW"), *(a_card(i + 1, uuid=f"G{i}") for i in range(3))))
-        found = weighed(self.KNOWN, reported)
+        found = accepted(self.KNOWN, reported)
         assert changes(found) == [("gpu", "NEW", "grown")]
-        approved = weighed(self.KNOWN, reported, approved=[found.quarantined[0].id])
+        approved = accepted(self.KNOWN, reported, approved=[found.quarantined[0].id])
         assert self.cards(approved)[3] == (3, "NEW", True)
 
     def test_new_gpus_of_a_trusted_node_are_accepted(self) -> None:
         reported = report(gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(4)))
-        assert weighed(self.KNOWN, reported, trusted_cards=True).quarantined == ()
+        assert accepted(self.KNOWN, reported, trusted_cards=True).quarantined == ()
 
     def test_split_gpu_is_reported(self) -> None:
         problem = "CardSplit: card 1 is not a whole card: it has 2 MIG devices"
         reported = report(gpus=(a_card(0, uuid="G0"), a_card(2, uuid="G2")), problems=(problem,))
-        assert weighed(self.KNOWN, reported).quarantined[0].reported == problem
+        assert accepted(self.KNOWN, reported).quarantined[0].reported == problem
 
     def test_unlistable_gpus_get_no_new_pods(self) -> None:
-        found = weighed(self.KNOWN, report(gpus=None))
+        found = accepted(self.KNOWN, report(gpus=None))
         assert [healthy for _, _, healthy in self.cards(found)] == [False] * 3
 
     def test_rejected_loss_is_ignored_until_another_report(self) -> None:
         reported = report(gpus=(a_card(0, uuid="G0"), a_card(1, uuid="G1")))
-        stood = tuple(
-            msgspec.structs.replace(item, state="rejected") for item in weighed(self.KNOWN, reported).quarantined
+        earlier = tuple(
+            msgspec.structs.replace(item, state="rejected") for item in accepted(self.KNOWN, reported).quarantined
         )
-        again = weighed(self.KNOWN, reported, quarantined=stood)
+        again = accepted(self.KNOWN, reported, quarantined=earlier)
         assert self.cards(again)[2] == (2, "G2", True)
 
     def test_first_report_is_accepted_unchanged(self) -> None:
         reported = report(gpus=tuple(a_card(i, uuid=f"N{i}") for i in range(8)))
-        assert weighed(report(gpus=()), reported, first=True).quarantined == ()
+        assert accepted(report(gpus=()), reported, first=True).quarantined == ()
 
 
 class TestKnownGpus:
@@ -170,70 +170,70 @@ class TestKnownGpus:
 
     def test_other_gpu_model_requires_approval(self) -> None:
         reported = self.reported(model="H100-SXM5-80GB", memory_mib=8_000_000, cores=16896)
-        found = weighed(self.KNOWN, reported)
+        found = accepted(self.KNOWN, reported)
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
         assert changes(found) == [("gpu", "G0", "grown")]
         assert found.quarantined[0].reported == "H100-SXM5-80GB, 8000000 MiB, 16896 cores"
-        again = weighed(found.known, reported, quarantined=found.quarantined)
+        again = accepted(found.known, reported, quarantined=found.quarantined)
         assert (self.offers(again), again.quarantined) == (self.offers(found), found.quarantined)
-        approved = weighed(again.known, reported, quarantined=again.quarantined, approved=[found.quarantined[0].id])
+        approved = accepted(again.known, reported, quarantined=again.quarantined, approved=[found.quarantined[0].id])
         assert self.offers(approved) == ("H100-SXM5-80GB", 8_000_000, 16896)
-        assert weighed(approved.known, reported).quarantined == ()
+        assert accepted(approved.known, reported).quarantined == ()
 
     @pytest.mark.parametrize("model", ["NVIDIA T4", "tesla_t4", None])
     def test_alias_or_missing_gpu_model_is_accepted(self, model: str | None) -> None:
-        assert weighed(self.KNOWN, self.reported(model=model)).quarantined == ()
+        assert accepted(self.KNOWN, self.reported(model=model)).quarantined == ()
 
     def test_longer_model_name_may_be_another_model(self) -> None:
         known = report(gpus=(a_card(0, "RTX 6000", uuid="G0"),))
         reported = report(gpus=(a_card(0, "RTX 6000 Ada Generation", uuid="G0"),))
-        assert changes(weighed(known, reported)) == [("gpu", "G0", "grown")]
+        assert changes(accepted(known, reported)) == [("gpu", "G0", "grown")]
 
     @pytest.mark.parametrize(("fact", "most"), [("memory_mib", 30720), ("cores", 5120)])
     def test_twice_as_much_counts_and_more_does_not(self, fact: str, most: int) -> None:
         # 30720 = 2 x 15360 MiB, 5120 = 2 x 2560 cores
-        found = weighed(self.KNOWN, self.reported(**{fact: most}))
+        found = accepted(self.KNOWN, self.reported(**{fact: most}))
         assert (getattr(found.report.gpus[0], fact), found.quarantined) == (most, ())
         # Neither small steps nor a pause lead beyond one.
-        paused = weighed(found.known, self.reported(model=None, **{fact: None}))
-        found = weighed(paused.known, self.reported(**{fact: most + 1}))
+        paused = accepted(found.known, self.reported(model=None, **{fact: None}))
+        found = accepted(paused.known, self.reported(**{fact: most + 1}))
         assert self.offers(found) == ("Tesla-T4", 15360, 2560)
         assert changes(found) == [("gpu", "G0", "grown")]
 
     def test_reduction_applies_immediately_despite_other_growth(self) -> None:
-        assert self.offers(weighed(self.KNOWN, self.reported(memory_mib=8192))) == ("Tesla-T4", 8192, 2560)
-        found = weighed(self.KNOWN, self.reported(memory_mib=8192, cores=9999))
+        assert self.offers(accepted(self.KNOWN, self.reported(memory_mib=8192))) == ("Tesla-T4", 8192, 2560)
+        found = accepted(self.KNOWN, self.reported(memory_mib=8192, cores=9999))
         assert self.offers(found) == ("Tesla-T4", 8192, 2560)
 
     @pytest.mark.parametrize("nothing", [None, 0])
     def test_previously_unknown_fact_is_accepted_at_once(self, nothing: int | None) -> None:
         known = report(gpus=(a_card(0, "Tesla-T4", nothing, uuid="G0"),))
-        found = weighed(known, self.reported())
+        found = accepted(known, self.reported())
         assert (self.offers(found), found.quarantined) == (("Tesla-T4", 15360, 2560), ())
-        assert changes(weighed(found.known, self.reported(cores=5121))) == [("gpu", "G0", "grown")]
+        assert changes(accepted(found.known, self.reported(cores=5121))) == [("gpu", "G0", "grown")]
 
     def test_gpu_without_a_uuid_is_identified_by_index(self) -> None:
         known = report(gpus=(a_card(0, "Tesla-T4", 15360),))
-        found = weighed(known, report(gpus=(a_card(0, "H100-SXM5-80GB", 81559),)))
+        found = accepted(known, report(gpus=(a_card(0, "H100-SXM5-80GB", 81559),)))
         assert changes(found) == [("gpu", "card 0", "grown")]
 
     def test_quarantined_gpu_can_become_unhealthy(self) -> None:
         reported = self.reported(memory_mib=99_999, healthy=False)
-        found = weighed(self.KNOWN, reported)
+        found = accepted(self.KNOWN, reported)
         assert found.report.gpus[0].healthy is False
-        stood = tuple(msgspec.structs.replace(item, state="rejected") for item in found.quarantined)
-        assert self.offers(weighed(found.known, reported, quarantined=stood)) == ("Tesla-T4", 15360, 2560)
+        earlier = tuple(msgspec.structs.replace(item, state="rejected") for item in found.quarantined)
+        assert self.offers(accepted(found.known, reported, quarantined=earlier)) == ("Tesla-T4", 15360, 2560)
 
     def test_trusted_source_may_set_the_gpu_model(self) -> None:
         reported = self.reported(model="H100-SXM5-80GB", memory_mib=81559)
-        assert self.offers(weighed(self.KNOWN, reported, trusted_cards=True)) == ("H100-SXM5-80GB", 81559, 2560)
+        assert self.offers(accepted(self.KNOWN, reported, trusted_cards=True)) == ("H100-SXM5-80GB", 81559, 2560)
 
 
 class TestAnotherMachineOfTheName:
     def test_replaced_machine_is_accepted_except_for_missing_parts(self) -> None:
         old = report(zone("node-0", "0-7"), gpus=tuple(a_card(i, uuid=f"G{i}") for i in range(2)))
         new = report(zone("node-0", "0-3", 64), uid="b", gpus=(a_card(0, uuid="H0"),))
-        found = weighed(old, new)
+        found = accepted(old, new)
         assert found.report.numa.lost_cpus == "4-7"
         assert [(card.index, card.uuid, card.healthy) for card in found.report.gpus] == [
             (0, "H0", True),
@@ -245,10 +245,10 @@ class TestAnotherMachineOfTheName:
 def test_tenfold_capacity_is_not_accepted() -> None:
     known = report(allocatable={"cpu": 8000, "memory": 8 * GIB, "pods": 110})
     reported = report(allocatable={"cpu": 80_000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8})
-    found = weighed(known, reported)
+    found = accepted(known, reported)
     assert found.report.allocatable == {"cpu": 8000, "memory": 8 * GIB, "pods": 110, "nvidia.com/gpu": 8}
     assert changes(found) == [("allocatable", "cpu", "grown")]
-    assert weighed(known, reported, approved=[found.quarantined[0].id]).report.allocatable["cpu"] == 80_000
+    assert accepted(known, reported, approved=[found.quarantined[0].id]).report.allocatable["cpu"] == 80_000
 
 
 @pytest.mark.parametrize("steps", [(1500, 2000, 2001), (0, 2001), (None, 2001), (1999, None, 2001)])
@@ -256,22 +256,22 @@ def test_repeated_small_increases_are_limited_like_one(steps: tuple[int | None, 
     def of(mbps: int | None) -> NodeReport:
         return report(allocatable={"cpu": 8000} if mbps is None else {"cpu": 8000, "hetsched.io/network-mbps": mbps})
 
-    found = weighed(of(1000), of(1000))
+    found = accepted(of(1000), of(1000))
     for step in steps:
         assert found.quarantined == ()
-        found = weighed(found.known, of(step))
+        found = accepted(found.known, of(step))
     assert changes(found) == [("allocatable", "hetsched.io/network-mbps", "grown")]  # 2001 > 2 x 1000
     # Once approved, later amounts are compared with that one: 4002 = 2 x 2001.
-    approved = weighed(found.known, of(2001), approved=[found.quarantined[0].id])
-    assert weighed(approved.known, of(4002)).quarantined == ()
-    assert changes(weighed(approved.known, of(4003))) == changes(found)
+    approved = accepted(found.known, of(2001), approved=[found.quarantined[0].id])
+    assert accepted(approved.known, of(4002)).quarantined == ()
+    assert changes(accepted(approved.known, of(4003))) == changes(found)
 
 
 def test_replaced_machine_is_compared_with_its_own_amounts() -> None:
     old = report(allocatable={"cpu": 8000, "hetsched.io/network-mbps": 1000})
-    new = weighed(old, report(uid="b", allocatable={"cpu": 64_000}))
+    new = accepted(old, report(uid="b", allocatable={"cpu": 64_000}))
     reported = report(uid="b", allocatable={"cpu": 64_000, "hetsched.io/network-mbps": 100_000})
-    assert weighed(new.known, reported).quarantined == ()
+    assert accepted(new.known, reported).quarantined == ()
 
 
 class TestClaims:

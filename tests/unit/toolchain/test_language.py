@@ -31,6 +31,7 @@ _SENTENCE = re.compile(
     r"\b(a|an|the|is|are|was|were|has|have|may|must|that|who|whom|what|it|its|they|not|no|every|says|gets|goes|comes)\b"
 )
 _LONGEST_NAME = 5
+_LONGEST_TEST_NAME = 70
 _LEFT = {"test_chinese_is_complete"}  # scripts outside the repository run this file by path
 _TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 REFUSED_NAMES = frozenset(
@@ -68,6 +69,10 @@ REFUSED_NAMES = frozenset(
         "standings",
         "handing",
         "mend",
+        "everybody",
+        "asker",
+        "askers",
+        "weighed",
     ]
 )
 LEFT_NAMES = {
@@ -165,6 +170,11 @@ def test_no_test_name_contains_a_refused_word() -> None:
         (path.name, name) for path, many in names.items() for name in many if REFUSED_IN_NAMES.search(_plain(name))
     ]
     assert found == []
+
+
+def test_test_names_are_short_and_start_without_an_article() -> None:
+    names = {name for path in _test_files() for name in _TEST.findall(path.read_text())}
+    assert [name for name in names if len(name) > _LONGEST_TEST_NAME or re.match("test_(a|an|the)_", name)] == []
 
 
 def test_test_files_are_named_by_noun_phrases() -> None:
