@@ -43,16 +43,16 @@ def neighbours(plane: Plane, per_second: float, seconds: float) -> Part:
         was, became = p99(before), p99(after)
         ratio = became / was if was and became else None
         found = "nothing" if ratio is None else f"{ratio:.2f} times ({was:.0f} -> {became:.0f} ms)"
-        goals.append(Goal(f"{what}, p99 beside a flood", f"<= {_TIMES:g} times", found, ratio and ratio <= _TIMES))
+        goals.append(Goal(f"{what}, p99 during a flood", f"<= {_TIMES:g} times", found, ratio and ratio <= _TIMES))
     notes.append(f"The flood of {_CLIENTS} clients was answered: {dict(sorted(refused.items()))}.")
     return Part(
         "neighbours of a flood", plane.backend,
         {"perSecond": per_second, "seconds": seconds, "floodingClients": _CLIENTS, "mayPerMinute": _PER_MINUTE}, goals,
         [
             durations("accept, alone", alone.accepting_seconds),
-            durations("accept, beside", flooded.accepting_seconds),
+            durations("accept, during the flood", flooded.accepting_seconds),
             durations("submit to decision, alone", alone.to_decision_seconds),
-            durations("submit to decision, beside", flooded.to_decision_seconds),
+            durations("submit to decision, during the flood", flooded.to_decision_seconds),
         ],
         flooded.outcomes, notes=notes, **meter.figures(len(alone.answers) + len(flooded.answers)),
     )  # fmt: skip

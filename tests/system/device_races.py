@@ -23,10 +23,12 @@ from tests.differential.device_allocations import DeviceAllocations
 from tests.differential.device_clusters import draw_contended_devices
 from tests.system.racer import lead_always
 
-MOST_PODS = 32  # before those are removed that fit on no node; the engine caches the searches of 32 different claims
-BATCH = 32  # pods of a sample
-PARTS = 3  # of the due pods, of which a sample contains one
-NODES = 14, 20  # enough devices for most of the pods: explanations of rejected pods would take most of the time
+# Drawn pods, before pods that fit on no node are removed; the engine caches the searches of 32 different claims.
+MOST_PODS = 32
+BATCH = 32  # largest number of pods in an iteration
+PARTS = 3  # an iteration decides one of this number of parts of the due pods
+# There are enough devices for most of the pods, because explanations of rejected pods take most of the time.
+NODES = 14, 20
 # Faults that the check must find: no protection by revisions, and no protection at all.
 WITHOUT_COMPARISON, WITHOUT_INDEX = "comparison", "index"
 

@@ -23,7 +23,7 @@ from tests.system.test_standalone import Standalone, standalone
 pytestmark = pytest.mark.timeout(600)
 TRACE = ROOT.parent / "shared" / "data" / "openb"
 NODES, PODS = TRACE / "openb_node_list_all_node.csv", TRACE / "openb_pod_list_default.csv"
-needs_trace = pytest.mark.skipif(not PODS.is_file(), reason="the openb trace is not beside this checkout")
+needs_trace = pytest.mark.skipif(not PODS.is_file(), reason="the openb trace is not next to this checkout")
 UNDECIDED = "pending"
 
 

@@ -1,7 +1,7 @@
 """Smallest possible scheduler: binds each pod to the next node, and does nothing else.
 
-`hetsched bench cluster` measures it beside the schedulers. It decides nothing, stores nothing and writes no events, so
-its figures are the limit of the API server, etcd and the watch of the client on the same machine.
+`hetsched bench cluster` measures it in addition to the schedulers. It decides nothing, stores nothing and writes no
+events, so its figures are the limit of the API server, etcd and the watch of the client on the same machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`hetsched bench console`: measure how fast a large fleet is shown, and how the page keeps up with changes.
 
 A standalone server with separate processes and default settings watches the stub API server of `bench watch`. Pods of
-another scheduler start and end at a steady rate, each on a different node. Besides one page in Chromium, the requested
-number of WebSocket clients receive the events as pages do. In the names of the results, "push" is the time at which the
-server wrote an event to its outbox, and "pixel" the time at which the page painted the change. Finally, the web server
-is killed: each client must then reach the same document as a page that is opened afterwards.
+another scheduler start and end at a steady rate, each on a different node. In addition to one page in Chromium, the
+requested number of WebSocket clients receive the events as pages do. In the names of the results, "push" is the time at
+which the server wrote an event to its outbox, and "pixel" the time at which the page painted the change. Finally, the
+web server is killed: each client must then reach the same document as a page that is opened afterwards.
 Browser measurements are omitted if Chromium or playwright is missing.
 """
 

@@ -151,7 +151,7 @@ def test_only_plugins_and_policies_name_plugins() -> None:
 
 
 def _lines_naming(names: set[str], path: Path) -> set[int]:
-    """Return the lines of a module with a plugin's name; one that is a field's too counts only beside a plugin."""
+    """Return the lines that name a plugin; a name that is also one of a field counts only in a comparison or call."""
     found = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         if isinstance(node, ast.Constant) and node.value in names - FIELD_NAMES:
