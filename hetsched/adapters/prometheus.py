@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,6 +21,12 @@ MOST_SERIES = 50_000
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"([^"\\\n]|\\.)*"'
 MATCHERS = re.compile(rf"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
 """The text allowed between the braces of a selector."""
+PrometheusUrl = Annotated[
+    str,
+    msgspec.Meta(
+        title="Address", description="URL of Prometheus, such as http://prometheus.monitoring:9090", max_length=500
+    ),
+]
 
 
 class LabelledNumber(msgspec.Struct, frozen=True):

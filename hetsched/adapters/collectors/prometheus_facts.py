@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from hetsched.adapters.prometheus import LabelledNumber, query
+from hetsched.adapters.prometheus import LabelledNumber, PrometheusUrl, query
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.objects.node_report import PowerReport
@@ -36,12 +36,7 @@ _Label = Annotated[str, msgspec.Meta(max_length=100)]
 class PrometheusFactsParams(Params, frozen=True):
     """Address of Prometheus and the queries for the facts."""
 
-    url: Annotated[
-        str,
-        msgspec.Meta(
-            title="Address", description="URL of Prometheus, such as http://prometheus.monitoring:9090", max_length=500
-        ),
-    ] = ""
+    url: PrometheusUrl = ""
     offline_capacity: Annotated[
         _Query, msgspec.Meta(title="Offline capacity", description="Free cores of each zone; empty: no query.")
     ] = ""

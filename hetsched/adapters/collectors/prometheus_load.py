@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hetsched.adapters.prometheus import MATCHERS, LabelledNumber, query
+from hetsched.adapters.prometheus import MATCHERS, LabelledNumber, PrometheusUrl, query
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.collected import Collected, CollectedNode, NodeAlias
 from hetsched.contracts.params import Params
@@ -80,12 +80,7 @@ _HOW = "Replaces the preset's query; - omits the resource. %W, %L and %M: window
 class PrometheusLoadParams(Params, frozen=True):
     """Address of Prometheus and the queries for usage."""
 
-    url: Annotated[
-        str,
-        msgspec.Meta(
-            title="Address", description="URL of Prometheus, such as http://prometheus.monitoring:9090", max_length=500
-        ),
-    ] = ""
+    url: PrometheusUrl = ""
     exporter: Annotated[
         Literal["node-exporter", "kubelet"],
         msgspec.Meta(title="Exporter", description="Source of the metrics: node_exporter or the kubelets."),
