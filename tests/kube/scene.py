@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hetsched.adapters.kubernetes.api import Api, Resource
@@ -14,6 +15,7 @@ from hetsched.adapters.kubernetes.resources import NODES, PODS
 from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Pod
 from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import following
 from tests.kube.control_plane import ControlPlane
 
@@ -64,6 +66,21 @@ def an_informer(api: Api, cluster: Cluster) -> Informer:
     follower = Informer(lease, api, threading.Event())
     follower.start()
     return follower
+
+
+@contextmanager
+def deciding_informer(api: Api, cluster: Cluster) -> Iterator[Informer]:
+    """Run an informer that decides the pods of its cluster and binds them."""
+    lease = following.take(cluster.pk, "test")
+    assert lease is not None
+    host = InformerHost(cluster, api)
+    follower = Informer(lease, api, threading.Event(), host=host)
+    try:
+        follower.start()
+        yield follower
+    finally:
+        follower.ended.set()
+        host.close()
 
 
 def eventually(follower: Informer, holds: Callable[[], bool], seconds: float = 30) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +17,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
-from hetsched.scheduling.informer_host import InformerHost
-from hetsched.scheduling.leases import following
-from tests.kube.scene import eventually, make_node, make_pod, pod_of, states
+from tests.kube.scene import deciding_informer, eventually, make_node, make_pod, pod_of, states
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -33,15 +30,9 @@ def followed(api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Run an informer for a cluster with one node of 8 CPUs, and decide for it."""
     monkeypatch.setattr(binding_cycle, "api_of", lambda _: api)
     make_node(api, "n1", **{"kubernetes.io/hostname": "n1"})
-    lease = following.take(cluster.pk, "test")
-    assert lease is not None
-    live = InformerHost(cluster, api)
-    follower = Informer(lease, api, threading.Event(), host=live)
-    follower.start()
-    eventually(follower, lambda: Node.objects.count() == 1)
-    yield follower
-    follower.ended.set()
-    live.close()
+    with deciding_informer(api, cluster) as follower:
+        eventually(follower, lambda: Node.objects.count() == 1)
+        yield follower
 
 
 def patch(api: Api, name: str, body: dict[str, Any], part: str = "") -> None:
