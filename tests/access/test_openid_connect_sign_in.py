@@ -81,7 +81,7 @@ def test_authorization_request_has_its_own_state_nonce_and_challenge(provider: P
         assert asked[0][name] != asked[1][name], name
 
 
-def test_groups_that_changed_change_the_roles_at_the_next_sign_in(provider: Provider, client: Client) -> None:
+def test_changed_groups_change_the_roles_at_the_next_sign_in(provider: Provider, client: Client) -> None:
     signed_in(provider, client)
     provider.person = {**provider.person, "groups": ["policy", "owners"]}
     signed_in(provider, Client())

@@ -84,7 +84,7 @@ def test_new_policy_can_be_checked(viewer: Api) -> None:
     assert (result["valid"], result["against"], result["diff"]) == (True, 0, None)
 
 
-def test_nothing_is_written(viewer: Api) -> None:
+def test_draft_check_creates_no_revision(viewer: Api) -> None:
     before = PolicyRevision.objects.count()
     checked(viewer, DRAFT)
     assert PolicyRevision.objects.count() == before

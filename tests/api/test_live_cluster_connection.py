@@ -118,7 +118,7 @@ def test_pull_secrets_are_read_only_where_enabled(live: Cluster, operator: Api) 
     operator("PUT", "clusters/live/connection/", body, if_match=tag, status=412)
 
 
-def test_discovery_gets_a_kubeconfig_of_its_own_that_is_never_shown(live: Cluster, operator: Api) -> None:
+def test_discovery_kubeconfig_is_never_shown(live: Cluster, operator: Api) -> None:
     body = {"discoveryKubeconfig": kubeconfig(), "reason": "labels"}
     answered = operator(
         "PUT", "clusters/live/connection/", body, if_match=operator.tag("clusters/live/"), status=200

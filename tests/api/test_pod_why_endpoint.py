@@ -60,7 +60,7 @@ def test_reason_durations_sum_up_to_the_waiting_time(viewer: Api) -> None:
     assert found["spans"][-1]["until"] is None
 
 
-def test_time_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies: None) -> None:
+def test_pending_time_is_charged_to_the_lifted_condition(viewer: Api, policies: None) -> None:
     # Four nodes have no GPU; the only GPU is held, and its release ends the wait.
     cluster = a_cluster(*(a_node(f"plain-{number}") for number in range(4)), a_node("cards").gpus(1))
     submitted(cluster, a_pod("first").gpu(1))
@@ -78,7 +78,7 @@ def test_time_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies:
     assert [span["message"] for span in why(viewer, pod)["spans"][1:]] == [lifted.message, "cards"]
 
 
-def test_time_of_a_gang_member_is_charged_to_the_condition_that_was_lifted(viewer: Api, policies: None) -> None:
+def test_gang_member_time_is_charged_to_the_lifted_condition(viewer: Api, policies: None) -> None:
     # Three reasons exclude more nodes than the held GPUs, whose release ends the wait.
     nodes = [a_node(f"plain-{number}").cpu(8) for number in range(4)]
     nodes += [a_node(f"slow-{number}").cpu(1).gpus(1) for number in range(3)]

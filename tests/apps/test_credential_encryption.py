@@ -62,7 +62,7 @@ def test_temporary_key_encrypts_no_credentials(settings: Any, live: Cluster) -> 
     assert not Connection.objects.exists()
 
 
-def test_no_row_no_text_and_no_audit_entry_holds_a_credential(live: Cluster, capsys: Any) -> None:
+def test_credentials_appear_in_no_row_text_or_audit_entry(live: Cluster, capsys: Any) -> None:
     connection = connected(live, kubeconfig=json.dumps(kubeconfig()), enrolled_namespaces=["team-b", "team-a"])
     assert (connection.server, connection.enrolled_namespaces) == (
         "https://api.example.org:6443",

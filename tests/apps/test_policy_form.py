@@ -177,7 +177,7 @@ def test_activation_shows_the_change_and_needs_a_reason(browser: Client) -> None
     assert Policy.objects.get(pk=policy.pk).active_version == 1
 
 
-def test_return_to_an_older_and_to_a_newer_version_is_named(browser: Client) -> None:
+def test_rollback_and_roll_forward_are_named(browser: Client) -> None:
     policy = Policy.objects.get(name="spread")
     change = reverse("admin:policies_policy_change", args=[policy.pk])
     browser.post(change, _filled(_spec("spread"), **{"least-allocated.weight": "7"}))

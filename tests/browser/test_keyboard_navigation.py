@@ -52,7 +52,7 @@ def test_slash_opens_search_except_while_typing(visitor: Visitor) -> None:
     expect(page.locator("#search")).to_be_hidden()
 
 
-def test_f_filters_with_suggestions_and_j_and_k_walk_the_rows(visitor: Visitor) -> None:
+def test_filter_key_and_row_keys(visitor: Visitor) -> None:
     page = visitor.open("/nodes/")
     page.keyboard.press("f")
     box = page.locator("#filter")

@@ -123,7 +123,7 @@ def test_what_if_is_copied_as_commands(visitor: Visitor) -> None:
     assert copied("link") == page.url
 
 
-def test_nothing_was_written(visitor: Visitor) -> None:
+def test_what_if_keeps_the_cluster_revision(visitor: Visitor) -> None:
     page = visitor.open("/")
     before = page.locator("[data-head=revision]").inner_text()
     visitor.open("/what-if/?cpu=1&replicas=5")

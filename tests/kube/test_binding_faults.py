@@ -179,9 +179,7 @@ def test_late_binding_keeps_its_reservation(api: Api, cluster: Cluster, placed: 
     assert check_invariants() == []
 
 
-def test_pod_recreated_during_its_binding_is_never_bound_for_the_old_one(
-    api: Api, cluster: Cluster, placed: Informer
-) -> None:
+def test_recreated_pod_is_not_bound_by_the_earlier_binding(api: Api, cluster: Cluster, placed: Informer) -> None:
     def respond(_: int, real: Any) -> Any:
         api.send("DELETE", PODS.path(namespace="default", name="p"), query={"gracePeriodSeconds": "0"})
         make_pod(api, "p", cpu="2")

@@ -148,7 +148,7 @@ def test_mode_decides_over_rights_and_option() -> None:
     assert "--in-cluster" not in container("server", "access.create=false")["command"]
 
 
-def test_agents_in_shadow_mode_add_only_the_review_of_their_tokens() -> None:
+def test_agents_in_shadow_mode_add_only_token_reviews() -> None:
     values = ("agent.enabled=true", "agent.server=https://hetsched.test")
     plain, with_agents = (of("ClusterRole", *some)["hetsched-live-hetsched"]["rules"] for some in ((), values))
     assert with_agents == [

@@ -34,7 +34,7 @@ def test_dot_is_positioned_by_cpu_and_memory() -> None:
     assert (dot.name, dot.x, dot.y) == ("n1", 25.0, 40.0)
 
 
-def test_only_the_least_even_carry_their_names() -> None:
+def test_overlapping_dots_show_at_most_three_names() -> None:
     # Five at one place: the first name is next to its dot, the next a line above, the third a line below.
     heights = [dot.name_y for dot in dots([a_row(f"n{number}", 0.5, 0.5) for number in range(5)])]
     assert heights == [50, 46, 54, None, None]

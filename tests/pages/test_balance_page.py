@@ -103,7 +103,7 @@ def test_missing_samples_are_reported_as_stale(viewer: Client, db: None) -> None
     assert "1 of 1 nodes are measured no sample has a timestamp" in words(viewer, "/balance/?cluster=undated")
 
 
-def test_without_a_source_requests_count(viewer: Client, cluster: Cluster) -> None:
+def test_page_without_a_source_states_that_requests_are_used(viewer: Client, cluster: Cluster) -> None:
     assert "No metric source is configured for this cluster" in words(viewer, "/balance/")
 
 

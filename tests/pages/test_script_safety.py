@@ -29,7 +29,7 @@ def test_figures_and_times_are_in_the_language_of_the_page(script: Path) -> None
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
-def test_nothing_inline_and_nothing_unescaped(template: Path) -> None:
+def test_template_has_no_inline_or_unescaped_code(template: Path) -> None:
     text = template.read_text()
     assert not re.search(r"\sstyle=|\son(?!e=)[a-z]+=|javascript:", text)
     assert not re.search(r"<script(?![^>]*\bsrc=)", text)

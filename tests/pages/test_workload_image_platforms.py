@@ -22,7 +22,7 @@ def test_workload_page_shows_platforms_reasons_and_warnings(viewer: Client, work
     assert "stock containerd rejects this image on every linux/amd64 node" in shown
 
 
-def test_api_returns_the_same_with_the_time_of_the_last_read(viewer: Client, workload: Workload) -> None:
+def test_api_returns_image_platforms_with_the_time_of_the_last_read(viewer: Client, workload: Workload) -> None:
     now = timezone.now()
     # The builder gives images this name; a registry would be Docker Hub.
     ImageIndex.objects.create(

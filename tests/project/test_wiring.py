@@ -49,7 +49,7 @@ def test_tasks_survive_their_worker() -> None:
     assert app.conf.worker_prefetch_multiplier == 1
 
 
-def test_only_json_is_understood() -> None:
+def test_celery_accepts_only_json() -> None:
     assert app.conf.accept_content == app.conf.result_accept_content == ["json"]
 
 

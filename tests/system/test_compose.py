@@ -165,7 +165,7 @@ def test_dependencies_exist() -> None:
 
 
 @pytest.mark.needs("postgres", "redis-server")
-def test_one_submission_through_all_services(stack: Stack) -> None:
+def test_submission_passes_all_services(stack: Stack) -> None:
     stack.run("migrate")
     watch = stack.start("watch")
     for name in ("web", "worker-schedule", "worker-io", "worker-preview", "worker-discover", "beat"):

@@ -179,7 +179,7 @@ def test_cards_that_cannot_be_given_out_whole_are_left_out(
     assert [card.index for card in node_facts(said).gpus or ()] == left
 
 
-def test_only_a_card_known_to_be_ill_is_not_healthy() -> None:
+def test_gpu_of_unknown_health_is_healthy() -> None:
     cards = tuple(MachineCard(i, None, None, healthy=healthy) for i, healthy in enumerate((True, None, False)))
     assert [card.healthy for card in node_facts(report(gpus=cards)).gpus or ()] == [True, True, False]
 

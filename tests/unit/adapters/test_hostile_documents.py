@@ -101,7 +101,7 @@ def test_number_of_values_is_limited(name: str) -> None:
     assert refusal(text, name, max_nodes=50).code == "ManifestTooLarge"
 
 
-def test_one_object_is_capped() -> None:
+def test_size_of_one_object_is_limited() -> None:
     text = '{"apiVersion": "v1", "kind": "X", "a": [' + "1," * 100_000 + "1]}"
     assert refusal(text, "f.json").code == "ObjectTooLarge"
 

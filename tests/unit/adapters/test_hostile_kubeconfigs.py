@@ -131,7 +131,7 @@ def test_malformed_kubeconfig_is_rejected(shape: Any, acts: list[str]) -> None:
     assert acts == []
 
 
-def test_one_context_is_kept_and_nothing_else(acts: list[str]) -> None:
+def test_only_the_selected_context_is_kept(acts: list[str]) -> None:
     config = kubeconfig(namespace="team", cluster={"extensions": [{"name": "x"}], "insecure-skip-tls-verify": False})
     config["users"].append({"name": "root", "user": {"token": "another"}})
     config["users"].append({"name": "bad", "user": {"exec": EXEC}})  # unknown fields: neither read nor stored

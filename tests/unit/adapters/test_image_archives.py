@@ -97,7 +97,7 @@ def measured(path: Path) -> tuple[float, str]:
     return int(kibibytes) / 1024, text
 
 
-def test_more_members_than_a_layer_may_have_are_refused_within_100_mib(tmp_path: Path) -> None:
+def test_layer_with_too_many_members_is_rejected_within_100_mib(tmp_path: Path) -> None:
     packed = tmp_path / "many.tar.gz"
     packed.write_bytes(gzip.compress(b"".join(empty_members(MAX_MEMBERS + 1000)), 1))
     mebibytes, text = measured(packed)

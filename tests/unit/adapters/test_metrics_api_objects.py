@@ -100,7 +100,7 @@ def test_metrics_round_trip() -> None:
         ("name: web-1", "metadata.name"),
     ],
 )
-def test_one_wrong_field_refuses_the_file(wrong: str, place: str) -> None:
+def test_wrong_field_rejects_the_file(wrong: str, place: str) -> None:
     key = wrong.partition(":")[0]
     with pytest.raises(InputError) as caught:
         content(METRICS.replace(wrong, f"{key}: '-*'", 1) + POD)

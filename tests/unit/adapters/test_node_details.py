@@ -158,7 +158,7 @@ zones:
     assert found.numa == NumaReport((zone,), "none", "single-numa-node", "pod", "0-1")
 
 
-def test_cranes_topology_policy_is_not_that_of_a_kubelet_that_pins() -> None:
+def test_crane_policies_do_not_set_kubelet_policies() -> None:
     found = node(
         "{apiVersion: topology.crane.io/v1alpha1, kind: NodeResourceTopology, metadata: {name: n}, "
         "craneManagerPolicy: {cpuManagerPolicy: None, topologyManagerPolicy: SingleNUMANodePodLevel}, zones: []}"

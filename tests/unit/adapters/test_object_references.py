@@ -124,7 +124,7 @@ def test_pod_deleted_before_it_ran_is_left_out() -> None:
         ("NodeGpu", "hetsched.io/v1alpha1", False),
     ],
 )
-def test_one_name_is_one_object(kind: str, version: str, namespaced: bool) -> None:
+def test_duplicate_object_name_is_rejected(kind: str, version: str, namespaced: bool) -> None:
     one = (
         f"{{apiVersion: {version}, kind: {kind}, metadata: {{name: a, namespace: %s}}, spec: {{containers: [{{}}]}}}}\n"
     )

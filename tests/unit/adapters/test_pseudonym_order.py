@@ -28,7 +28,7 @@ def test_names_are_numbered_in_their_order() -> None:
     }
 
 
-def test_more_names_than_digits_make_longer_numbers() -> None:
+def test_pseudonym_numbers_grow_with_the_number_of_names() -> None:
     found = pseudonyms_of({f"n{number:05}" for number in range(10_000)})
     assert (found["n00000"], found["n09999"]) == ("node-00001", "node-10000")
 

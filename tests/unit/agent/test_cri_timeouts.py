@@ -69,7 +69,7 @@ def test_http_response_is_a_failure(tmp_path: Path) -> None:
     server.close()
 
 
-def test_more_than_fits_is_not_read(fake: FakeRuntime) -> None:
+def test_oversized_response_is_rejected(fake: FakeRuntime) -> None:
     for number in range(20):
         fake.pod(f"p{number}", "x" * 1_000_000)
     runtime = Runtime(fake.socket)

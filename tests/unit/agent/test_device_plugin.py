@@ -260,7 +260,7 @@ def test_grant_is_used_by_one_pod(scene: Scene) -> None:
         scene.kubelet.admit("stranger", 1)
 
 
-def test_more_than_was_granted_is_refused(scene: Scene) -> None:
+def test_request_above_the_grant_is_rejected(scene: Scene) -> None:
     scene.source.known = [grant("a", 3)]
     with pytest.raises(Refused):
         scene.kubelet.admit("a", 2)

@@ -148,7 +148,7 @@ def test_keeper_receives_the_answers_of_the_sender(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------
 
 
-def test_split_cards_and_cards_without_a_driver_are_not_given_out(tmp_path: Path) -> None:
+def test_split_gpus_and_gpus_without_a_driver_are_not_allocated(tmp_path: Path) -> None:
     split = read_cards(Tree(tmp_path), document("telegraf-a100-sxm4-v12"))
     whole = read_cards(Tree(tmp_path), document("qx-h100"))
     assert split is not None

@@ -331,7 +331,7 @@ def test_amounts_add_up_and_are_rounded_up(tmp_path: Path) -> None:
     assert (state.reserved_cpus, state.reserved_number) == ("0,4", 2)
 
 
-def test_only_a_static_kubelet_reserves_certain_cpus(tmp_path: Path) -> None:
+def test_reserved_cpus_are_unknown_without_the_static_policy(tmp_path: Path) -> None:
     assert found(kubelet(tmp_path, config="kubeReserved:\n  cpu: '1'"), cpus(4)).reserved_cpus is None
 
 

@@ -177,7 +177,7 @@ def test_new_interface_counts_from_its_first_sample(machine: Machine) -> None:
     assert amounts(machine.measure())[NETWORK] == 1
 
 
-def test_without_memory_available_the_free_and_the_cached_are(machine: Machine) -> None:
+def test_memory_without_mem_available_uses_free_buffers_and_cached(machine: Machine) -> None:
     put(machine.root, "proc/meminfo", "MemTotal: 1000 kB\nMemFree: 200 kB\nBuffers: 50 kB\nCached: 150 kB")
     assert amounts(machine.measure())["memory"] == 600 * 1024
 
@@ -277,7 +277,7 @@ def test_steal_is_smoothed_with_a_half_life_of_a_minute(tmp_path: Path) -> None:
     assert machine.meter.with_steal(ZONES)[3].steal_ratio == 0.25
 
 
-def test_only_a_clear_change_of_steal_is_news(tmp_path: Path) -> None:
+def test_steal_is_reported_only_after_a_clear_change(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.cpus((0, 0, 0), first=4)
     machine.measure()

@@ -51,7 +51,7 @@ def test_never_fitting_pod_blocks_a_merge(
     assert run("check", "-f", pods_file, "--cluster", cluster_file(tmp_path), *options).exit_code == exit_code
 
 
-def test_one_pod_is_not_counted_as_several(tmp_path: Path) -> None:
+def test_summary_of_one_pod_is_singular(tmp_path: Path) -> None:
     """The summary of one pod uses the singular."""
     nodes = cluster_file(tmp_path)
 

@@ -93,7 +93,7 @@ def test_test_names_a_source_that_does_not_answer(server: Server) -> None:
     assert silent in document(result)["checks"]
 
 
-def test_test_names_the_missing_right_and_the_part_that_is_down(server: Server) -> None:
+def test_cluster_test_names_missing_permission_and_failed_component(server: Server) -> None:
     down: dict[str, Any] = {**READY, "status": "unready", "components": {"database": {"ok": False, "detail": "gone"}}}
     server.answers("GET", "/healthz", {"status": "ok"})
     server.answers("GET", "/readyz", down, status=503)

@@ -23,7 +23,7 @@ def test_version_and_help() -> None:
         assert command in text
 
 
-def test_nothing_given_shows_the_help() -> None:
+def test_command_without_arguments_shows_the_help() -> None:
     result = run()
     assert result.exit_code == 2
     assert "Usage" in result.stdout

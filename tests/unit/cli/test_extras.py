@@ -62,7 +62,7 @@ def test_offline_commands_and_client_need_no_extra(words: list[str | Path], code
     assert "ExtraMissing" not in done.stderr
 
 
-def test_one_report_of_the_agent_needs_only_msgspec() -> None:
+def test_agent_once_needs_only_msgspec() -> None:
     done = run(modules("agent", "server", "base") - {"msgspec"}, "agent", "--once", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert '"isa"' in done.stdout

@@ -106,7 +106,7 @@ WHATIF = "whatif -f @pods --cluster @cluster"
         ("wait w-1 --timeout -1 --server http://127.0.0.1:9", "OptionInvalid", "hetsched wait"),
     ],
 )
-def test_one_message_and_exit_code_2(files: dict[str, Path], line: str, code: str, place: str) -> None:
+def test_invalid_input_exits_2_with_one_message(files: dict[str, Path], line: str, code: str, place: str) -> None:
     words = [str(files[word[1:]]) if word.startswith("@") else word for word in line.split()]
     result = run(*words)
     assert result.exit_code == 2

@@ -85,7 +85,7 @@ def test_pods_see_the_earlier_ones(tmp_path: Path) -> None:
     assert [item["pod"] for item in found["unplaced"]] == ["default/low"]
 
 
-def test_nothing_of_the_inputs_is_written(tmp_path: Path) -> None:
+def test_inputs_are_unchanged(tmp_path: Path) -> None:
     answer(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     answer(tmp_path)

@@ -105,7 +105,7 @@ def test_fixed_scale_is_independent_of_other_nodes() -> None:
         assert found["b"] == pytest.approx(expected, abs=1e-3)
 
 
-def test_one_candidate_scores_100_and_so_do_equal_ones() -> None:
+def test_single_or_equal_candidates_score_100() -> None:
     nodes = [a_measured_node("a", *A), a_measured_node("b", *B), a_measured_node("c", *A)]
     assert score("mbcgt", a_demanding_pod(*DEMAND), nodes, feasible=["a"]) == {"a": 100}
     assert score("mbcgt", a_demanding_pod(*DEMAND), nodes, feasible=["a", "c"]) == {"a": 100, "c": 100}

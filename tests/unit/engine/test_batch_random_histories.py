@@ -31,7 +31,7 @@ def fields_of(outcome: Outcome) -> tuple[object, ...]:
 
 @settings(max_examples=100)
 @given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)), st.lists(st.integers(0, 11), max_size=4))
-def test_same_outcomes_and_the_same_ledger(
+def test_batch_and_cycle_have_equal_outcomes_and_state(
     fleet: list[NodeReport], pods: list[PodSpec], policy: str, cuts: list[int]
 ) -> None:
     single = scheduler(fleet, policy=policy, namespaces=NAMESPACES)

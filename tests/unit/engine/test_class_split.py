@@ -36,7 +36,7 @@ def test_soft_mode_prefers_cpu_nodes() -> None:
     assert score("class-split", a_pod(), [CPU, GPU]) is None
 
 
-def test_strict_split_leaves_a_cpu_pod_pending_next_to_an_idle_gpu_node() -> None:
+def test_strict_split_keeps_cpu_pods_off_idle_gpu_nodes() -> None:
     deciding = scheduler([CPU.pods(0), GPU], policy="split-clusters")
     assert deciding.schedule(a_pod().build()).node is None
     assert deciding.schedule(a_pod("cards").gpu(1).build()).node == "gpu"

@@ -106,7 +106,7 @@ def test_parameters_that_no_formula_covers(name: str, params: dict[str, object])
 
 
 @pytest.mark.parametrize("lacking", [False, True])
-def test_all_terms_together(lacking: bool) -> None:
+def test_sum_of_all_terms_equals_the_cycle(lacking: bool) -> None:
     params = dict(KNOWN)
     scores = tuple(PluginUse(name, 1 + 0.25 * number, params[name]) for number, name in enumerate(TERMS))
     assert compare_batch_with_cycle((*GATES, *scores), 7, lacking=lacking) == 0

@@ -189,7 +189,7 @@ def test_cpus_follow_the_devices_of_an_allocated_claim() -> None:
     assert placed(deciding([machine()], devices, zones="require"), wanting(5, "c")) is None
 
 
-def test_all_devices_are_requested_whatever_their_zone() -> None:
+def test_request_for_all_devices_ignores_zones() -> None:
     devices = known([device("d0", 0), device("d1", 1)], claim("c", DeviceWish("", "gpu", all=True)))
     assert placed(deciding([machine()], devices), wanting(2, "c")) == (["node1"], ["d0", "d1"], ["node0", "node1"])
     assert placed(deciding([machine()], devices, zones="require"), wanting(2, "c")) is None

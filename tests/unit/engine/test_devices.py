@@ -160,7 +160,7 @@ def test_ended_pod_releases_its_devices() -> None:
     assert (scene.state.devices.usage().exclusive, scene.state.devices.reserved_for) == (set(), {})
 
 
-def test_all_means_every_one_of_the_node() -> None:
+def test_allocation_mode_all_gets_every_device_of_the_node() -> None:
     every = claim("all", exactly("gpu", allocationMode="All"))
     scene = Scene(node("n1"), slice_of("n1", device("d0"), device("d1")), every, pod("all"))
     assert scene.placed["p"] == ("n1", ["gpu=d0", "gpu=d1"])

@@ -112,7 +112,7 @@ def test_victims_of_kube_scheduler_suffice_if_the_pod_fits() -> None:
     assert deciding.state.digest() == before
 
 
-def test_more_victims_are_named_for_resources_unknown_to_the_scheduler() -> None:
+def test_victims_are_added_for_resources_unknown_to_kube_scheduler() -> None:
     # `c` holds no GPU, so it stays, although it has the lowest priority.
     deciding = cards(resident("a", 1, 1), resident("b", 2, 1), resident("c", 0))
     assert find_victims(deciding, NEWCOMER, {"n1": ["u-a"]}) == {"n1": ("u-a", "u-b")}

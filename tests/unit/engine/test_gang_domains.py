@@ -110,7 +110,7 @@ def test_nodes_that_a_filter_rejects_are_not_counted() -> None:
     assert used(outcomes) == ["n2", "n3", "n2", "n3"]
 
 
-def test_domain_that_fails_in_the_trial_is_left_for_the_next() -> None:
+def test_domain_that_fails_the_trial_is_skipped() -> None:
     # Members repel each other from their node. By amounts, a (one node, 3 CPUs) is tighter than b (three nodes).
     fleet = [*nodes("a", cpu=3), *(a_node(f"m{n}").cpu(2).labelled({RACK: "b"}) for n in range(3))]
     pods = [pod.labelled(app="g").away_from(HOSTNAME, app="g") for pod in members("g", 3, 3)]

@@ -24,7 +24,7 @@ def answers(nodes: list[NodeBuilder], members: int, cpu: str, least: int) -> lis
     return [item.nearest_fit for item in found.unplaced]
 
 
-def test_all_members_change_together_or_fewer_must_run() -> None:
+def test_gang_change_applies_to_all_members_or_the_minimum() -> None:
     # 8 CPUs take two members of 4. Three fit with 8000m / 3 = 2666.67m at most; the node of 2 CPUs takes none of these.
     nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
     suggestions = answers(nodes, members=3, cpu="4", least=3)
@@ -45,7 +45,7 @@ def test_pod_group_minimum_is_named_by_its_field(field: str, name: str) -> None:
     assert (fit.field, fit.change, fit.from_, fit.to) == (field, f"{name} 3 -> 2", "3", "2")
 
 
-def test_each_of_the_changes_places_the_gang_and_a_little_less_does_not() -> None:
+def test_suggested_change_is_the_smallest_that_places_the_gang() -> None:
     nodes = [a_node("a").cpu(8), a_node("b").cpu(2)]
     assert answers(nodes, members=3, cpu="2666m", least=3) == []
     assert len(answers(nodes, members=3, cpu="2667m", least=3)) == 3

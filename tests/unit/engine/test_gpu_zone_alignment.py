@@ -61,7 +61,7 @@ def test_gpu_of_unknown_zone_is_near_to_all_zones() -> None:
     assert granted(deciding(machine(None), cards="require"), wanting(5, 1)) == (["node-1"], [0])
 
 
-def test_only_cards_that_would_do_draw_the_pod_to_their_zone() -> None:
+def test_zone_selection_uses_only_suitable_gpus() -> None:
     cards = (a_card(0, numa_zone="node-0"), a_card(1, "Tesla-T4", 15360, numa_zone="node-1"))
     node = machine().having(gpus=cards)
     assert granted(deciding(node), wanting(2, 1, model="A100")) == (["node-0"], [0])

@@ -95,7 +95,7 @@ def test_scores_are_not_rounded() -> None:
     assert scheduler(nodes, policy="ihep").schedule(pod.build()).node == "b-cpu"
 
 
-def test_without_one_of_the_classes_the_free_share_alone_counts() -> None:
+def test_cluster_of_one_node_class_scores_the_free_share() -> None:
     # c = (4, 4), r = (1, 1): S = 75. No GPU node: a = 0 -> S. Only GPU nodes: a = 1 -> S.
     pod = a_pod().cpu(1).memory("1Gi")
     bare = a_node("n").cpu(4).memory("4Gi")

@@ -30,7 +30,7 @@ EVERYWHERE = ("linux/amd64", "linux/arm64/v8", "linux/riscv64", "linux/s390x")
         ([("windows/amd64",)], []),
     ],
 )
-def test_only_nodes_of_an_architecture_of_every_image(images: list[tuple[str, ...]], nodes: list[str]) -> None:
+def test_nodes_must_run_a_platform_of_every_image(images: list[tuple[str, ...]], nodes: list[str]) -> None:
     assert ask("isa-match", a_pod().images(*images), FLEET).feasible == nodes
 
 

@@ -78,7 +78,7 @@ def test_cpus_are_distributed_over_the_fewest_zones_that_are_needed() -> None:
     assert taken(topology, 5, (7,), spread) == [0, 1, 2, 4, 5]
 
 
-def test_one_socket_comes_before_the_most_even_distribution() -> None:
+def test_one_socket_precedes_the_most_even_distribution() -> None:
     # 2 sockets of 2 zones of 4: 0-3, 4-7 | 8-11, 12-15. CPUs 7 and 15 are busy: 4, 3 | 4, 3 are free. 6 CPUs are 3 + 3.
     # Zones 0 and 2 leave 1, 3, 1, 3 (deviation 1). Zones 0 and 1 of one socket leave 1, 0, 4, 3 (deviation 1.6).
     topology = machine(2, 2, 4)

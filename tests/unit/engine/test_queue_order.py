@@ -44,7 +44,7 @@ def test_service_class_precedes_submission_order() -> None:
 
 
 @given(st.lists(st.integers(-2, 2), max_size=12))
-def test_without_gangs_gang_sort_is_priority_sort(priorities: list[int]) -> None:
+def test_gang_sort_without_gangs_equals_priority_sort(priorities: list[int]) -> None:
     pods = [a_pod(f"p{number}").priority(priority).build() for number, priority in enumerate(priorities)]
     state = cluster([a_node()])
     assert list(policy_of("gang-sort").queue(pods, state)) == list(policy_of("priority-sort").queue(pods, state))

@@ -15,7 +15,9 @@ from tests.unit.engine.oracle import Oracle
 
 @settings(max_examples=150)
 @given(fleets(), pod_lists(), st.data())
-def test_same_nodes_same_totals_same_picks(fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject) -> None:
+def test_cycles_have_equal_nodes_totals_and_selections(
+    fleet: list[NodeReport], pods: list[PodSpec], data: st.DataObject
+) -> None:
     live(fleet, pods, data)
 
 

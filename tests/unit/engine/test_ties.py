@@ -29,7 +29,7 @@ def test_draw_depends_on_the_pod_and_not_on_earlier_draws() -> None:
     assert alone == picks(ties)[9]
 
 
-def test_only_the_best_nodes_are_drawn_from() -> None:
+def test_random_tie_break_selects_only_best_nodes() -> None:
     preferring = a_pod().preferring(1, "disk", "In", "ssd")
     fleet = [a_node("a"), a_node("b").labelled(disk="ssd"), a_node("c").labelled(disk="ssd")]
     deciding = scheduler(fleet, policy=policy_of("node-affinity", ties=Ties("random", 1)))

@@ -49,12 +49,12 @@ def test_request_larger_than_any_zone_fails_single_numa_node() -> None:
     assert says("restricted", 6).cpus == (4, 2)
 
 
-def test_two_cards_on_two_zones_where_one_zone_has_two() -> None:
+def test_two_gpus_across_zones_where_one_zone_has_two() -> None:
     # Zone 0 has two GPUs, one of them in use; one is free on each zone.
     assert refused(ALL, 0, 2, cards_free=(1, 1), all_cards=(2, 1)) == ["restricted", "single-numa-node"]
 
 
-def test_two_cards_on_two_zones_where_no_zone_has_two() -> None:
+def test_two_gpus_across_zones_where_no_zone_has_two() -> None:
     assert refused(ALL, 0, 2, cards_free=(1, 1)) == ["single-numa-node"]
 
 

@@ -66,7 +66,7 @@ def test_several_evictions_are_summed_up() -> None:
     assert "; the placement requires the eviction of 2 running pods from a" in answer.summary
 
 
-def test_without_preemption_the_pod_waits() -> None:
+def test_pod_is_not_now_without_preemption() -> None:
     answer = asked(a_pod("urgent").cpu("2").priority(5), policy=WITHOUT)
     assert (answer.verdict, answer.evictions) == (Verdict.NOT_NOW, ())
     assert "evict" not in answer.summary

@@ -43,7 +43,7 @@ def test_compressed_floats_depend_on_the_float_and_the_width() -> None:
     assert close("c", "f").isdisjoint({"zcf", "zcd"})
 
 
-def test_all_parts_together_name_their_bundle() -> None:
+def test_complete_parts_imply_their_bundle() -> None:
     assert "b" in close("zba", "zbb", "zbs")
     assert "b" not in close("zba", "zbb")
     assert "a" in close("zaamo", "zalrsc")

@@ -109,7 +109,7 @@ def test_covering_is_transitive(isa: Isa, middle: Isa, other: Isa) -> None:
 
 
 @given(names, names)
-def test_more_names_cover_fewer(fewer: frozenset[str], more: frozenset[str]) -> None:
+def test_larger_extension_set_covers_a_subset(fewer: frozenset[str], more: frozenset[str]) -> None:
     small, large = ("_".join(("rv64i", *sorted(chosen))) for chosen in (fewer, fewer | more))
     missing = match(parse(small), parse(large)).missing
     assert set(missing) <= {"c", "zce"}

@@ -56,7 +56,7 @@ def test_slots_are_used_by_complete_gangs(slots: int, jobs: dict[str, tuple[int,
     assert slots_held(GANG, slots, jobs) == (held, 0)
 
 
-def test_without_the_plugin_interleaved_jobs_lock_each_other_out() -> None:
+def test_interleaved_jobs_deadlock_without_the_plugin() -> None:
     # Three jobs alternately on 9 slots: 3 each of the 4 they need.
     found, partial = slots_held(POLICIES["default-kube"], 9, {"a": (4, 4), "b": (4, 4), "c": (4, 4)})
     assert (found, partial) == ({"a": 3, "b": 3, "c": 3}, 3)

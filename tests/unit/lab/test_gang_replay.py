@@ -33,7 +33,7 @@ def test_rejected_gang_leaves_capacity_for_later_pods() -> None:
     assert samples[-1].pending == 4
 
 
-def test_without_the_plugin_both_are_left_in_part() -> None:
+def test_gangs_are_incomplete_without_the_plugin() -> None:
     state = ClusterState([a_node().cpu(6).build()])
     result, _ = replay(state, queue(), policy("priority-sort", "resource-fit"))
     running = [row.pod.removeprefix("default/") for row in result.placements if row.node]

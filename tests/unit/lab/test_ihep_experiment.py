@@ -33,7 +33,7 @@ def test_experiment_1_with_the_cpu_pods_first(name: str, lying: str, pending: tu
     assert (str(found), (found.cpu_pending, found.gpu_pending)) == (lying, pending)
 
 
-def test_only_the_order_of_submission_makes_the_default_fail() -> None:
+def test_default_policy_fails_only_for_one_submission_order() -> None:
     assert place(policy("default-kube"), "G" * 4 + "C" * 16).gpu_pending == 0
     assert place(policy("default-kube"), "CCCCG" * 4).gpu_pending == 0
     assert every_order(policy("default-kube")) == (2, 0)

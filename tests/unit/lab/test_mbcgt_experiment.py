@@ -58,7 +58,7 @@ def test_baseline_ratio_follows_from_both_gains(made: Experiment) -> None:
         assert 0 < value(made, "dynamic", f"group {group}", "gain over default, %") < 2
 
 
-def test_with_the_standard_deviation_the_gains_would_be_far_larger(made: Experiment) -> None:
+def test_gain_with_the_standard_deviation_is_larger(made: Experiment) -> None:
     for group in (1, 2, 3):
         assert 26 <= value(made, "mbcgt", f"group {group}", "gain over default were S = 1 - std, %") < 28.1
 
