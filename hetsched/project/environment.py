@@ -27,6 +27,8 @@ TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
 # Prefixes of variables with secrets of hetsched.
 SECRETS = ("HETSCHED_", "DJANGO_", "SECRET_KEY", "DATABASE_URL", "REDIS_URL")
+_TEXT = {"type": "string"}
+_FLAG = {"enum": [True, False, 1, 0, *sorted(TRUE), *sorted(FALSE), ""]}
 DATABASES = {"sqlite": "sqlite:////path/to/file", "postgres": "postgres://user:password@host:5432/name"}
 
 
@@ -59,16 +61,22 @@ class RedisAddress(msgspec.Struct, frozen=True):
 class Environment:
     """Typed access to a mapping of variables.
 
+    `schemas` has the JSON Schema of each variable that was read; numbers and booleans may also be written as strings.
     Raises: InputError `EnvInvalid` or `EnvTwice`, through `refuse`; `place` is the variable's name.
     """
 
     def __init__(self, source: Mapping[str, str], refuse: Callable[[InputError], NoReturn] = _raise) -> None:
         self._source = source
         self._refuse = refuse
-        self.asked: set[str] = set()
+        self.schemas: dict[str, dict[str, Any]] = {}
 
-    def _get(self, name: str) -> str:
-        self.asked |= {name, f"{name}_FILE"}
+    @property
+    def asked(self) -> set[str]:
+        """Return the names of all variables that were read, with those of their files."""
+        return {f"{name}{suffix}" for name in self.schemas for suffix in ("", "_FILE")}
+
+    def _get(self, name: str, schema: Mapping[str, Any] = _TEXT) -> str:
+        self.schemas[name] = dict(schema)
         value = self._source.get(name, "").strip()
         file = self._source.get(f"{name}_FILE", "").strip()
         if not file:
@@ -88,7 +96,7 @@ class Environment:
         return self._get(name) or default
 
     def flag(self, name: str, default: bool) -> bool:
-        value = self._get(name).lower()
+        value = self._get(name, _FLAG).lower()
         if value in TRUE or value in FALSE:
             return value in TRUE
         if value:
@@ -97,13 +105,14 @@ class Environment:
 
     def choice(self, name: str, options: tuple[str, ...]) -> str:
         """Return the value, which must be one of `options`; the first option is the default."""
-        value = self._get(name).lower() or options[0]
+        value = self._get(name, {"enum": [*options, ""]}).lower() or options[0]
         if value not in options:
             self._invalid(name, f"{value!r} is not a valid value", f"Use one of: {', '.join(options)}")
         return value
 
     def number(self, name: str, default: int, *, least: int, most: int) -> int:
-        value = self._get(name)
+        digits = f"^({'' if least else '0|'}[1-9][0-9]{{0,{len(str(most)) - 1}}})?$"
+        value = self._get(name, {"type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": digits})
         if not value:
             return default
         if not (value.isascii() and value.isdigit() and len(value) < 19 and least <= int(value) <= most):
@@ -174,7 +183,7 @@ class Environment:
         return value
 
     def folder(self, name: str, default: Path) -> Path:
-        value = self._get(name)
+        value = self._get(name, {**_TEXT, "pattern": "^([/~].*)?$"})
         path = Path(value).expanduser() if value else default
         if not path.is_absolute():
             self._invalid(name, f"{value!r} is not an absolute path", "Write the full path, starting with /")
@@ -184,7 +193,7 @@ class Environment:
 
     def secret(self, name: str, *, least_characters: int) -> str:
         """Return a secret, or an empty string if it is not set; error messages never contain the value."""
-        value = self._get(name)
+        value = self._get(name, {**_TEXT, "pattern": f"^(.{{{least_characters},}})?$"})
         if value and len(value) < least_characters:
             self._invalid(
                 name,

@@ -393,7 +393,8 @@ HETSCHED_OIDC_GROUPS_CLAIM = ENV.text("HETSCHED_OIDC_GROUPS_CLAIM", "groups")
 # Hosts of the provider, other than the issuer's host, that may have private addresses.
 HETSCHED_OIDC_HOSTS = ENV.places("HETSCHED_OIDC_HOSTS")
 HETSCHED_OIDC_ROLES = ENV.pairs("HETSCHED_OIDC_ROLES", frozenset({*Role, "admin"}))
-HETSCHED_OIDC_NAME = ENV.text("HETSCHED_OIDC_NAME", "single sign-on") if HETSCHED_OIDC_ISSUER else ""
+_oidc_name = ENV.text("HETSCHED_OIDC_NAME", "single sign-on")
+HETSCHED_OIDC_NAME = _oidc_name if HETSCHED_OIDC_ISSUER else ""
 LOGIN_URL = "/login/"
 CSRF_FAILURE_VIEW = "web.pages.errors.csrf_failed"
 LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "/"

@@ -38,6 +38,19 @@ MONITORING = ("serviceMonitor.enabled=true", "serviceMonitor.labels.team=ml", "p
         ("image.tag=latest", "/image/tag"),
         ("image.digest=sha256:12", "/image/digest"),
         ("settings.SECRET_KEY=abc", "SECRET_KEY"),
+        ("settings.HETSCHED_BACTH=100", "HETSCHED_BACTH"),
+        ("settings.LOG_LEVEL=debug", "LOG_LEVEL"),
+        ("settings.HETSCHED_BATCH=0", "/settings/HETSCHED_BATCH"),
+        ("settings.HETSCHED_BATCH=many", "/settings/HETSCHED_BATCH"),
+        ("settings.HETSCHED_LOG_LEVEL=loud", "/settings/HETSCHED_LOG_LEVEL"),
+        ("settings.HETSCHED_ADMIN=maybe", "/settings/HETSCHED_ADMIN"),
+        ("settings.HETSCHED_OIDC_CLIENT_ID=1234567890", "/settings/HETSCHED_OIDC_CLIENT_ID"),
+        ("extraEnv.HETSCHED_BATCH=a", "extraEnv.HETSCHED_BATCH is a setting of hetsched"),
+        ("extraEnv.SSL-CERT=a", "SSL-CERT"),
+        ("extraEnv.SSL_CERT_FILE=1", "/extraEnv/SSL_CERT_FILE"),
+        ("single.resources.requests.cpu=lots", "/single/resources/requests/cpu"),
+        ("web.resources.limits.memory=1GB", "/web/resources/limits/memory"),
+        ("agent.resources.limits.cpu=-1", "/agent/resources/limits/cpu"),
         ("access.enrolledNamespaces={Team}", "enrolledNamespaces"),
         ("agent.server=http://hetsched.test", "/agent/server"),
         ("ingress.enabled=true", "/ingress/host"),
@@ -59,6 +72,16 @@ def test_invalid_value_is_rejected_by_name(values: str, message: str) -> None:
     done = helm("template", "live", str(CHART), "--set", values)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def test_settings_and_other_variables_reach_every_process() -> None:
+    settings = ("HETSCHED_BATCH=250", "HETSCHED_ADMIN=false", "HETSCHED_MOST_WAITING_PODS=1000000")
+    env = container("server", *(f"settings.{setting}" for setting in settings), "extraEnv.SSL_CERT_FILE=/data/ca.crt")
+    found = {item["name"]: item["value"] for item in env["env"]}
+    assert found.items() >= {
+        "HETSCHED_BATCH": "250", "HETSCHED_ADMIN": "false", "HETSCHED_MOST_WAITING_PODS": "1000000",
+        "SSL_CERT_FILE": "/data/ca.crt",
+    }.items()  # fmt: skip
 
 
 def closed(schema: Any, path: str = "") -> list[str]:

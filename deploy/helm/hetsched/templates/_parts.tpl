@@ -83,7 +83,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/* Environment of a container without duplicate names. Arguments: dict root, env. Precedence: `env` of the process, then
-     `settings`, then the chart's defaults. Secrets are passed as files, because other processes may read an environment.
+     `settings` and `extraEnv`, then the chart's defaults. Secrets are passed as files, because other processes may read an environment.
      Helm parses numbers as float64, which print as 1e+06 from one million on; therefore whole numbers become int64. */}}
 {{- define "hetsched.environment" -}}
 {{- $found := dict }}
@@ -126,6 +126,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- range $name, $value := .Values.settings }}
 {{- if and (kindIs "float64" $value) (eq (floor $value) $value) }}{{ $value = int64 $value }}{{ end }}
 {{- $_ := set $found $name (toString $value) }}
+{{- end }}
+{{- range $name, $value := .Values.extraEnv }}
+{{- if regexMatch "^(HETSCHED_.*|(SECRET_KEY|DATABASE_URL|REDIS_URL|ALLOWED_HOSTS|CSRF_TRUSTED_ORIGINS|FORWARDED_ALLOW_IPS)(_FILE)?)$" $name }}
+{{- fail (printf "extraEnv.%s is a setting of hetsched: write it under settings, or use the value or the Secret that sets it" $name) }}
+{{- end }}
+{{- $_ := set $found $name $value }}
 {{- end }}
 {{- end }}
 {{- range $name, $value := .env }}{{ $_ := set $found $name $value }}{{ end }}
