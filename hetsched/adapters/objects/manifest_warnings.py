@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from hetsched.adapters.spelling import nearest, suggestion
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import NOT_SIMULATED, ManifestWarning
+from hetsched.contracts.spelling import nearest, suggestion
 from hetsched.contracts.units import DISK_MBPS, GPU_RESOURCES, NETWORK_MBPS
 
 from . import keys

@@ -19,11 +19,11 @@ from typing import Any
 
 import msgspec
 
-from hetsched.adapters.spelling import nearest, suggestion
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.devices import ExtendedRequest
 from hetsched.contracts.objects.pinned_memory import is_memory
 from hetsched.contracts.objects.workload import ContainerDemand
+from hetsched.contracts.spelling import nearest, suggestion
 from hetsched.contracts.units import (
     CPU,
     DISK_MBPS,

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from hetsched.access.subject import subject_of
-from hetsched.adapters.spelling import LONGEST
+from hetsched.contracts.spelling import LONGEST
 from hetsched.contracts.units import CPU, MEMORY
 from hetsched.engine.cluster.columns import USAGE_RESOURCES
 from hetsched.inventory.actions import node_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from hetsched.contracts.message import Message, joined
+from .message import Message, joined
 
 LONGEST = 100
 
