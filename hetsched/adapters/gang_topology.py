@@ -21,6 +21,7 @@ from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.wishes import GROUP_TOPOLOGY
 from hetsched.contracts.objects.workload import GangTopology
+from hetsched.contracts.remedies import WRITE_KEY
 
 from .objects import keys
 from .objects.demands import Problems, Texts
@@ -38,7 +39,7 @@ def topology_levels(root: FieldView) -> tuple[str, ...]:
     levels = root.view("spec").views("levels")
     for level in levels:
         if not is_qualified_name(level.text("nodeLabel")):
-            level.fail("is not a valid label key", "nodeLabel", code="LabelInvalid")
+            level.fail("is not a valid label key", "nodeLabel", code="LabelInvalid", hint=WRITE_KEY)
     return tuple(level.text("nodeLabel") for level in levels)
 
 
@@ -52,7 +53,7 @@ def required_topology(spec: FieldView) -> tuple[str, bool]:
         return "", False
     key = entries[0].text("key")
     if not is_qualified_name(key):
-        entries[0].fail("is not a valid label key", "key", code="LabelInvalid")
+        entries[0].fail("is not a valid label key", "key", code="LabelInvalid", hint=WRITE_KEY)
     return key, True
 
 

@@ -41,6 +41,9 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _MAYBE_SPECIAL = frozenset("0123456789.+-~nNtTyYfFoO")
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+SPLIT = "Split the file, or reduce the number of objects"
+_SHORTER_NUMBER = "Write the number with fewer digits"
+_REMOVE = "Remove the character"
 SYNTAX = "Check the brackets, quotes and indentation at this place"
 
 
@@ -66,7 +69,7 @@ def read_json(text: str, *, max_nodes: int = MAX_NODES) -> Any:
     except InputError:
         raise
     except ValueError:
-        raise InputError("NumberTooLarge", "a number has too many digits") from None
+        raise InputError("NumberTooLarge", "a number has too many digits", hint=_SHORTER_NUMBER) from None
     _check_tree(value, max_nodes)
     return value
 
@@ -80,19 +83,24 @@ def _unique(pairs: list[tuple[str, Any]]) -> Plain:
 
 
 def _duplicate(key: str) -> NoReturn:
-    raise InputError("ManifestDuplicateKey", Message("the key {text} occurs twice in one mapping", text=repr(key[:80])))
+    message = Message("the key {text} occurs twice in one mapping", text=repr(key[:80]))
+    raise InputError("ManifestDuplicateKey", message, hint="Remove one of the two entries")
 
 
 def _not_finite(word: str) -> NoReturn:
-    raise InputError("NumberNotFinite", Message("{text} is not a finite number", text=word))
+    raise InputError(
+        "NumberNotFinite", Message("{text} is not a finite number", text=word), hint="Write a finite number"
+    )
 
 
 def _too_deep() -> InputError:
-    return InputError("ManifestTooDeep", Message("the document is nested deeper than {n} levels", n=MAX_DEPTH))
+    message = Message("the document is nested deeper than {n} levels", n=MAX_DEPTH)
+    return InputError("ManifestTooDeep", message, hint="Check the brackets and the indentation")
 
 
 def _too_many(limit: int) -> InputError:
-    return InputError("ManifestTooLarge", Message("the document contains more than {n} values", n=limit))
+    message = Message("the document contains more than {n} values", n=limit)
+    return InputError("ManifestTooLarge", message, hint=SPLIT)
 
 
 def _check_tree(value: Any, max_nodes: int) -> None:
@@ -125,9 +133,11 @@ def _check_tree(value: Any, max_nodes: int) -> None:
 def check_text(text: str) -> None:
     """Reject text that cannot be encoded in UTF-8 or stored in a database. Raises: InputError."""
     if "\0" in text:
-        raise InputError("TextHasNul", Message("{text} contains a NUL character", text=repr(text[:40])))
+        message = Message("{text} contains a NUL character", text=repr(text[:40]))
+        raise InputError("TextHasNul", message, hint=_REMOVE)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError("TextHasSurrogate", Message("{text} contains an unpaired surrogate", text=repr(text[:40])))
+        message = Message("{text} contains an unpaired surrogate", text=repr(text[:40]))
+        raise InputError("TextHasSurrogate", message, hint=_REMOVE)
 
 
 # -- YAML ----------------------------------------------------------------------------------------------------------
@@ -208,7 +218,8 @@ class _Builder:
         if event.anchor is not None:
             _refuse_anchor()
         if event.tag is not None and event.tag != "!" and event.tag not in _CORE_TAGS:
-            raise InputError("YamlTagRefused", Message("the tag {text} is not allowed", text=repr(event.tag[:80])))
+            message = Message("the tag {text} is not allowed", text=repr(event.tag[:80]))
+            raise InputError("YamlTagRefused", message, hint="Remove the tag")
         self._count += 1
         if self._count > self._limit:
             raise _too_many(self._limit)

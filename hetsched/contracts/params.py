@@ -15,7 +15,8 @@ import msgspec
 from hetsched.contracts.documents import to_plain
 
 from .errors import InputError
-from .message import Message, joined
+from .message import Message
+from .type_remedies import remedy_for
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,21 +38,11 @@ def check_params(declaration: type[ParamsT], values: dict[str, Any], *, plugin: 
     try:
         return msgspec.convert(values, declaration, strict=True)
     except msgspec.ValidationError as error:
-        known = joined(", ", declaration.__struct_encode_fields__) or "none"
-        hint = _choices(declaration, str(error)) or Message("Known parameters: {text}", text=known)
+        hint = remedy_for(error, declaration, values)
+        if not hint:
+            hint = Message("The reference page of {name} describes its parameters", name=plugin)
         message = Message("{name}: {detail}", name=plugin, detail=str(error))
         raise InputError("PolicyParamInvalid", message, place="params", hint=hint) from None
-
-
-def _choices(declaration: type[Params], error: str) -> Message:
-    """Return the allowed values of the parameter that an error names, or an empty text if it is not an enumeration."""
-    info = msgspec.inspect.type_info(declaration)
-    assert isinstance(info, msgspec.inspect.StructType)
-    for field in info.fields:
-        kind = field.type.type if isinstance(field.type, msgspec.inspect.Metadata) else field.type
-        if isinstance(kind, msgspec.inspect.LiteralType) and f"`$.{field.encode_name}`" in error:
-            return Message("{name} must be one of {names}", name=field.name, names=joined(", ", map(str, kind.values)))
-    return Message("")
 
 
 def _finite(value: Any) -> bool:

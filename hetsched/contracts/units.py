@@ -37,6 +37,7 @@ _SUFFIX_FACTOR = {
     "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
 }  # fmt: skip
 _GRAMMAR = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_FORM = Message("Use a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi")
 # A quantity has at most 64 characters, so this precision suffices for exact products.
 _EXACT = Context(prec=200)
 
@@ -52,21 +53,24 @@ def parse_quantity(text: str) -> Decimal:
         raise InputError(
             "QuantityMalformed",
             Message("{text} is not a valid quantity", text=repr(text[:80])),
-            hint="Use a number with an optional suffix, such as 500m, 2, 1.5 or 4Gi",
+            hint=_FORM,
         )
     number, exponent, suffix = match.groups()
     try:
         value = _EXACT.multiply(Decimal(number + (exponent or "")), _SUFFIX_FACTOR[suffix or ""])
     except InvalidOperation:
-        raise InputError("QuantityMalformed", Message("{text} is not a valid quantity", text=repr(text[:80]))) from None
+        message = Message("{text} is not a valid quantity", text=repr(text[:80]))
+        raise InputError("QuantityMalformed", message, hint=_FORM) from None
     if abs(value) > INT64_MAX // 1000:
-        raise InputError("QuantityTooLarge", Message("{text} is too large", text=repr(text)))
+        hint = Message("Largest allowed value: {high}", high=INT64_MAX // 1000)
+        raise InputError("QuantityTooLarge", Message("{text} is too large", text=repr(text)), hint=hint)
     return value
 
 
 def _as_text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError("QuantityMalformed", Message("{text} is not a valid quantity", text=repr(value)))
+        message = Message("{text} is not a valid quantity", text=repr(value)[:80])
+        raise InputError("QuantityMalformed", message, hint=_FORM)
     return value if isinstance(value, str) else repr(value)
 
 
@@ -77,6 +81,7 @@ def _amount(resource: str, text: str) -> int:
         raise InputError(
             "QuantityNegative",
             Message("{resource} must not be negative, but is {value}", resource=resource, value=repr(text)),
+            hint="Use 0 or a positive quantity",
         )
     exact = _EXACT.multiply(value, Decimal(1000)) if resource == CPU else value
     whole = int(exact)
@@ -85,6 +90,7 @@ def _amount(resource: str, text: str) -> int:
             raise InputError(
                 "QuantityNotInteger",
                 Message("{resource} must be a whole number, not {value}", resource=resource, value=repr(text)),
+                hint=Message("Use a whole number, such as {n}", n=whole + 1),
             )
         whole += 1
     return whole

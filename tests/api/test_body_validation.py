@@ -27,7 +27,7 @@ def test_missing_manifest_is_named(operator: Api, address: str) -> None:
 def test_unknown_field_is_named_with_the_known_ones(operator: Api) -> None:
     problem = operator("POST", "workloads/", {"manifest": {}, "polcy": "spread"}, status=400).json()
     assert problem["place"] == "polcy"
-    assert problem["hint"].startswith("Known: manifest, cluster, policy, priority, callbackUrl")
+    assert problem["hint"].startswith("Did you mean policy? Known: manifest, cluster, policy, priority, callbackUrl")
 
 
 def test_invalid_choice_is_named_with_the_valid_ones(operator: Api) -> None:
@@ -35,7 +35,7 @@ def test_invalid_choice_is_named_with_the_valid_ones(operator: Api) -> None:
         "POST", "nodes/n1/actions/", {"action": "explode", "reason": "x"}, status=400, if_match="*"
     ).json()
     assert problem["place"] == "action"
-    assert problem["hint"].startswith("Known: cordon, uncordon")
+    assert problem["hint"].startswith("Allowed values: approve, cordon")
 
 
 def test_bare_object_is_the_manifest(operator: Api) -> None:

@@ -18,7 +18,7 @@ from web.translation import translate
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = [path for name in ("hetsched", "web", "workers") for path in (ROOT / name).rglob("*.py")]
 # Other texts with placeholders in modules with messages.
-OTHER = {"#/components/schemas/{name}", ": {detail}", "{text}"}
+OTHER = {"#/components/schemas/{name}", "#/$defs/{name}", " ", ": {detail}", "{text}"}
 _HOLE = re.compile(r"\{[a-z]\w*\}")
 
 
@@ -26,7 +26,7 @@ def templates() -> Iterator[str]:
     """Yield the texts given to Message, and in modules with messages every literal with placeholders."""
     for path in MODULES:
         source = path.read_text()
-        if "contracts.message import" not in source and path.name != "message.py":
+        if "message import" not in source and path.name != "message.py":
             continue
         tree = ast.parse(source)
         inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}

@@ -8,9 +8,8 @@ manifest, `text/csv` for trace rows.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 import msgspec
 from django.conf import settings
@@ -21,6 +20,7 @@ from hetsched.adapters.plain_values import read_json
 from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError, without_path
 from hetsched.contracts.message import Message, joined
+from hetsched.contracts.type_remedies import field_of, remedy_for
 
 from .problems import RequestRefused
 
@@ -159,26 +159,6 @@ def convert(values: Any, document: type[T]) -> T:
     try:
         return msgspec.convert(_whole(values), document)
     except msgspec.ValidationError as error:
-        message, path = without_path(error)
-        place = path.removeprefix("$").lstrip(".")
-        field = _FIELD.search(message)
-        hint: str = "The fields are listed at /api/v1/docs"
-        if field is not None:
-            hint = known_names_hint(_fields(document)) if "unknown" in message and not place else hint
-            place = f"{place}.{field[1]}".lstrip(".")
-        elif choices := _choices(document, place):
-            hint = known_names_hint(choices)
-        raise InputError("BodyInvalid", message, place=place, hint=hint) from None
-
-
-_FIELD = re.compile(r"field `(.+)`")  # name of a missing or unknown field in an error message
-
-
-def _choices(document: Any, place: str) -> list[str]:
-    """Return the allowed values of the field `place` if its type is a Literal, else an empty list."""
-    types = (field.type for field in msgspec.structs.fields(document) if field.encode_name == place)
-    return [str(word) for kind in types if get_origin(kind) is Literal for word in get_args(kind)]
-
-
-def _fields(document: Any) -> list[str]:
-    return [field.encode_name for field in msgspec.structs.fields(document)]
+        message, _ = without_path(error)
+        hint = remedy_for(error, document, values) or "The fields are listed at /api/v1/docs"
+        raise InputError("BodyInvalid", message, place=field_of(error), hint=hint) from None

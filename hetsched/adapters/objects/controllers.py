@@ -33,7 +33,8 @@ def expand(root: FieldView, kind: str, reader: PodReader, taken: set[str]) -> It
     template = spec.view("template")
     count, first = _count(spec, kind), spec.view("ordinals").integer("start") if kind == "StatefulSet" else 0
     if len(taken) + count > MAX_PODS:
-        spec.fail(Message("a file may create at most {n} pods", n=MAX_PODS), code="TooManyPods")
+        message = Message("a file may create at most {n} pods", n=MAX_PODS)
+        spec.fail(message, code="TooManyPods", hint="Reduce the number of replicas, or split the file")
     pod = reader.template(template, name, namespace)
     claim_templates = storage.templates_of(spec) if kind == "StatefulSet" else {}
     for ordinal in range(first, first + count):

@@ -19,11 +19,12 @@ from json import JSONDecodeError
 
 from hetsched import isa
 from hetsched.contracts.booleans import BOOLEANS
-from hetsched.contracts.errors import InputError, Problem
+from hetsched.contracts.errors import InputError, Problem, with_hint
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.cards import model_tokens
 from hetsched.contracts.objects.node_constraints import NodeTerm
 from hetsched.contracts.objects.workload import GpuDemand, IsaDemand, NumaDemand
+from hetsched.contracts.remedies import valid_name
 from hetsched.contracts.units import GPU_RESOURCES, parse_amount
 
 from ..plain_values import read_json
@@ -176,7 +177,7 @@ def _models(annotations: Texts, problems: Problems) -> tuple[str, ...]:
     if wrong is None:
         return terms
     message = Message("{text} is not a valid GPU model", text=repr(wrong[:40]))
-    problems.append(Problem("GpuModelInvalid", keys.GPU_MODEL, message))
+    problems.append(Problem("GpuModelInvalid", keys.GPU_MODEL, with_hint(message, "Write models such as A100|H100")))
     return ()
 
 
@@ -265,5 +266,5 @@ def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -
         return policy, rule
     field = keys.POLICY if rule == "annotation" else "spec.schedulerName"
     message = Message("{text} is not a valid policy name", text=repr(policy[:80]))
-    problems.append(Problem("PolicyNameInvalid", field, message))
+    problems.append(Problem("PolicyNameInvalid", field, with_hint(message, valid_name(policy))))
     return "", ""

@@ -16,8 +16,9 @@ import yaml
 
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
+from hetsched.contracts.remedies import WRITE_LIST
 
-from ..plain_values import LOADER, MAX_NODES, SYNTAX, Plain, malformed, read_json, read_yaml
+from ..plain_values import LOADER, MAX_NODES, SPLIT, SYNTAX, Plain, malformed, read_json, read_yaml
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_OBJECT_NODES = 100_000
@@ -78,6 +79,7 @@ def _decode(data: bytes, name: str, max_bytes: int) -> str:
             "ManifestTooLarge",
             Message("the document has {n} bytes; the maximum is {m}", n=len(data), m=max_bytes),
             place=name,
+            hint=SPLIT,
         )
     try:
         return data.decode("utf-8-sig")
@@ -112,6 +114,7 @@ def _with_prefix(place: str, error: InputError) -> InputError:
 
 
 _AN_OBJECT = "Write a Kubernetes object"
+_KIND = "Write apiVersion and kind, such as apiVersion: v1 and kind: Pod"
 
 
 # -- objects -------------------------------------------------------------------------------------------------------
@@ -123,12 +126,12 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
     kind, version = plain.get("kind"), plain.get("apiVersion")
     for field, value in (("apiVersion", version), ("kind", kind)):
         if not isinstance(value, str) or not value:
-            raise malformed("the value must be a non-empty string", f"{path}{field}")
+            raise malformed("the value must be a non-empty string", f"{path}{field}", hint=_KIND)
     assert isinstance(kind, str)
     items = plain.get("items")
     if kind.endswith("List") and (items is not None or kind == "List"):
         if not isinstance(items, list):
-            raise malformed("the value must be a list", f"{path}items")
+            raise malformed("the value must be a list", f"{path}items", hint=WRITE_LIST)
         for position, item in enumerate(items):
             if kind != "List" and isinstance(item, dict) and "kind" not in item:
                 # The API server omits kind and version from the items of a typed list.
@@ -140,6 +143,7 @@ def _flatten(plain: Any, name: str, number: int, path: str) -> Iterator[Document
                 "ObjectTooLarge",
                 Message("an object contains more than {n} values", n=MAX_OBJECT_NODES),
                 place=path.rstrip("."),
+                hint="Keep large values in a ConfigMap",
             )
         yield Document(name, number, plain, path)
 

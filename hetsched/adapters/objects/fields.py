@@ -14,7 +14,20 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message, joined
+from hetsched.contracts.message import Message
+from hetsched.contracts.remedies import (
+    ADD_FIELD,
+    WRITE_KEY,
+    WRITE_LABEL_VALUE,
+    WRITE_LIST,
+    WRITE_OBJECT,
+    WRITE_TEXTS,
+    add_quotes,
+    allowed_range,
+    allowed_values,
+    remove_quotes,
+    valid_name,
+)
 from hetsched.contracts.units import parse_amount
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
@@ -59,7 +72,7 @@ class FieldView:
         if value is None:
             value = {}
         elif type(value) is not dict:
-            self.fail("must be an object")
+            self.fail("must be an object", hint=WRITE_OBJECT)
         self.value: dict[str, Any] = value
 
     @property
@@ -95,7 +108,7 @@ class FieldView:
         if found is None:
             return []
         if type(found) is not list:
-            self.fail("must be a list", key)
+            self.fail("must be a list", key, hint=WRITE_LIST)
         above = _ListView(self, key)
         return [FieldView(item, above, position) for position, item in enumerate(found)]
 
@@ -104,7 +117,7 @@ class FieldView:
         if found is None:
             return default
         if type(found) is not str:
-            self.fail(Message("must be a string, not {text}", text=_shown(found)), key)
+            self.fail(Message("must be a string, not {text}", text=_shown(found)), key, hint=add_quotes(found))
         return found
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
@@ -113,8 +126,8 @@ class FieldView:
             return default
         found = self.text(key)
         if found not in allowed:
-            names = joined(", ", filter(None, allowed))
-            self.fail(Message("must be one of {names}, not {text}", names=names, text=repr(found[:80])), key)
+            message = Message("{text} is not an allowed value", text=repr(found[:80]))
+            self.fail(message, key, hint=allowed_values(found, allowed))
         return found
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -122,7 +135,8 @@ class FieldView:
         if found is None:
             return default
         if type(found) is not bool:
-            self.fail(Message("must be true or false, not {text}", text=_shown(found)), key)
+            hint = remove_quotes(found, allowed_values(found, ("true", "false")))
+            self.fail(Message("must be true or false, not {text}", text=_shown(found)), key, hint=hint)
         return found
 
     def integer(self, key: str, default: int = 0, *, least: int = 0, most: int = _INT64) -> int:
@@ -137,22 +151,24 @@ class FieldView:
 
     def _integer(self, found: Any, key: str, least: int, most: int) -> int:
         if type(found) is not int:
-            self.fail(Message("must be a whole number, not {text}", text=_shown(found)), key)
+            hint = remove_quotes(found, allowed_range(least, most))
+            self.fail(Message("must be a whole number, not {text}", text=_shown(found)), key, hint=hint)
         if not least <= found <= most:
             self._out_of_range(found, key, least, most)
         return found
 
-    def _out_of_range(self, found: Any, key: str, least: int | str, most: int | str) -> NoReturn:
-        self.fail(Message("must be from {low} to {high}, not {text}", low=least, high=most, text=_shown(found)), key)
+    def _out_of_range(self, found: Any, key: str, least: float, most: float) -> NoReturn:
+        self.fail(Message("{text} is out of range", text=_shown(found)), key, hint=allowed_range(least, most))
 
     def maybe_number(self, key: str, *, most: float = 1e12) -> float | None:
         found = self.value.get(key)
         if found is None:
             return None
         if type(found) not in (int, float):
-            self.fail(Message("must be a number, not {text}", text=_shown(found)), key)
+            hint = remove_quotes(found, allowed_range(0, most))
+            self.fail(Message("must be a number, not {text}", text=_shown(found)), key, hint=hint)
         if not 0 <= found <= most:
-            self._out_of_range(found, key, "0", f"{most:g}")
+            self._out_of_range(found, key, 0, most)
         return float(found)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -160,7 +176,7 @@ class FieldView:
         if found is None:
             return ()
         if type(found) is not list or any(type(item) is not str for item in found):
-            self.fail("must be a list of strings", key)
+            self.fail("must be a list of strings", key, hint=WRITE_TEXTS)
         return tuple(found)
 
     def text_map(self, key: str) -> dict[str, str]:
@@ -169,21 +185,21 @@ class FieldView:
         if found is None:
             return {}
         if type(found) is not dict:
-            self.fail("must be an object", key)
+            self.fail("must be an object", key, hint=WRITE_OBJECT)
         for name, value in found.items():
             if type(value) is not str:
-                self.view(key).fail(Message("must be a string, not {text}", text=_shown(value)), name)
+                message = Message("must be a string, not {text}", text=_shown(value))
+                self.view(key).fail(message, name, hint=add_quotes(value))
         return found
 
     def labels(self, key: str = "labels") -> dict[str, str]:
         found = self.text_map(key)
         for name, value in found.items():
             if not is_qualified_name(name):
-                self.view(key).fail("is not a valid label key", name, code="LabelInvalid")
+                self.view(key).fail("is not a valid label key", name, code="LabelInvalid", hint=WRITE_KEY)
             if not is_label_value(value):
-                self.view(key).fail(
-                    Message("{text} is not a valid label value", text=repr(value[:80])), name, code="LabelInvalid"
-                )
+                message = Message("{text} is not a valid label value", text=repr(value[:80]))
+                self.view(key).fail(message, name, code="LabelInvalid", hint=WRITE_LABEL_VALUE)
         return found
 
     def annotations(self) -> dict[str, str]:
@@ -194,6 +210,7 @@ class FieldView:
                 Message("may have at most {n} characters in total", n=MAX_ANNOTATIONS),
                 "annotations",
                 code="ObjectTooLarge",
+                hint="Keep large values in a ConfigMap",
             )
         return found
 
@@ -203,11 +220,13 @@ class FieldView:
         if found is None:
             return {}
         if type(found) is not dict:
-            self.fail("must be an object", key)
+            self.fail("must be an object", key, hint=WRITE_OBJECT)
         amounts = {}
         for resource, quantity in found.items():
             if not is_qualified_name(resource):
-                self.view(key).fail("is not a valid resource name", resource, code="ResourceNameInvalid")
+                self.view(key).fail(
+                    "is not a valid resource name", resource, code="ResourceNameInvalid", hint=WRITE_KEY
+                )
             try:
                 amounts[resource] = parse_amount(resource, quantity)
             except InputError as error:
@@ -217,11 +236,13 @@ class FieldView:
     def name(self, key: str = "name", *, label: bool = False) -> str:
         """Return a required object name: a DNS label if `label` is true, otherwise a DNS subdomain."""
         found = self.text(key)
+        if not found:
+            self.fail("is required", key, code="NameInvalid", hint=ADD_FIELD)
         if not (is_dns_label(found) if label else is_dns_subdomain(found)):
             wanted = "must be a lower-case RFC 1123 name, not {text}"
             if label:
                 wanted = "must be a lower-case RFC 1123 label, not {text}"
-            self.fail(Message(wanted, text=repr(found[:80])), key, code="NameInvalid")
+            self.fail(Message(wanted, text=repr(found[:80])), key, code="NameInvalid", hint=valid_name(found))
         return found
 
 
@@ -252,5 +273,5 @@ def unique_names(views: Iterator[FieldView] | list[FieldView], template: str) ->
     for view in views:
         name = view.text("name")
         if name in seen:
-            view.fail(Message(template, name=repr(name[:80])), "name", code="NameDuplicate")
+            view.fail(Message(template, name=repr(name[:80])), "name", code="NameDuplicate", hint="Rename one of them")
         seen.add(name)

@@ -128,8 +128,6 @@ def with_misspelling(document: Document, error: InputError) -> InputError:
 
     A misspelt field caused the error if the corrected field contains the error's place.
     """
-    if error.hint:
-        return error
     for found in islice(_of_document(document, _NodeResources(None)), MOST):
         place = found.place.removeprefix(f"{document.file}#{document.number} {document.path}")
         parent = place[: place.rfind(".") + 1]

@@ -24,7 +24,7 @@ from hetsched.adapters.gang_topology import topology_levels
 from hetsched.adapters.gangs import group_name, native_pod_group, pod_group
 from hetsched.adapters.wrong_fields import further_errors
 from hetsched.contracts.documents import encode
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, without_path
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import (
     ClusterContent,
@@ -39,6 +39,8 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.storage import Storage
 from hetsched.contracts.objects.workload import PodGroup, PodSpec
+from hetsched.contracts.remedies import ADD_PLUGIN
+from hetsched.contracts.type_remedies import field_of, remedy_for
 
 from . import controllers, keys, node_gpus, node_topology, nodes, quotas_and_budgets, selectors, storage
 from .devices.reader import DeviceReader
@@ -137,6 +139,7 @@ class _Reading:
                     Message("two objects of kind {kind} have the name {name}", kind=kind, name=repr(key[2])),
                     "name",
                     code="ObjectDuplicate",
+                    hint="Rename one of them",
                 )
             self._seen.add(key)
         self._sorted.setdefault("Pods" if kind == "Pod" or kind in controllers.KINDS else kind, []).append(
@@ -334,19 +337,19 @@ def _policy(root: FieldView) -> PolicySpec:
     meta, spec = root.view("metadata"), root.view("spec")
     name = meta.name(label=True)
     if not spec.views("plugins"):
-        spec.fail("must have at least one plugin", "plugins", code="PolicyMalformed")
+        spec.fail("must have at least one plugin", "plugins", code="PolicyMalformed", hint=ADD_PLUGIN)
     try:
         policy = msgspec.convert({**spec.value, "name": name}, PolicySpec)
     except msgspec.ValidationError as error:
-        message, _, field = str(error).partition(" - at `$")
-        place = f"spec{field.rstrip('`')}"
-        raise InputError("PolicyMalformed", message, place=place, hint="Write a value of this type and range") from None
+        message, _ = without_path(error)
+        hint = remedy_for(error, PolicySpec, spec.value)
+        raise InputError("PolicyMalformed", message, place=f"spec.{field_of(error)}", hint=hint) from None
     used = [plugin.name for plugin in policy.plugins]
     for position, plugin in enumerate(used):
         if plugin in used[:position]:
-            spec.views("plugins")[position].fail(
-                Message("{name} occurs twice", name=plugin), "name", code="PolicyMalformed"
-            )
+            message = Message("{name} occurs twice", name=plugin)
+            again = spec.views("plugins")[position]
+            again.fail(message, "name", code="PolicyMalformed", hint="Remove one of the two entries")
     return policy
 
 

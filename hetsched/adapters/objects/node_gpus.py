@@ -7,9 +7,12 @@ import msgspec
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cards import MAX_CARD_UUID, MAX_CARDS, vendor_of
 from hetsched.contracts.objects.node_report import LINK_KINDS, CardLink, GpuCard, NodeReport
+from hetsched.contracts.remedies import ADD_FIELD
 from hetsched.contracts.units import GPU_RESOURCES
 
 from .fields import FieldView
+
+_CHANGE_ONE = "Change one of them"
 
 
 def cards(root: FieldView) -> tuple[GpuCard, ...]:
@@ -19,16 +22,17 @@ def cards(root: FieldView) -> tuple[GpuCard, ...]:
     uuids: set[str] = set()
     for view in root.view("spec").views("cards"):
         if "index" not in view:
-            view.fail("is required", "index")
+            view.fail("is required", "index", hint=ADD_FIELD)
         index = view.integer("index", most=MAX_CARDS - 1)
         if index in seen:
-            view.fail(Message("two GPUs have index {n}", n=index), "index", code="CardDuplicate")
+            view.fail(Message("two GPUs have index {n}", n=index), "index", code="CardDuplicate", hint=_CHANGE_ONE)
         seen.add(index)
         uuid = view.text("uuid")
         if len(uuid) > MAX_CARD_UUID:
             view.fail(Message("may have at most {n} characters", n=MAX_CARD_UUID), "uuid")
         if uuid in uuids:
-            view.fail(Message("two GPUs have the UUID {text}", text=repr(uuid)), "uuid", code="CardDuplicate")
+            message = Message("two GPUs have the UUID {text}", text=repr(uuid))
+            view.fail(message, "uuid", code="CardDuplicate", hint=_CHANGE_ONE)
         uuids |= {uuid} - {""}
         model = view.text("model") or None
         found.append(
@@ -56,12 +60,12 @@ def _links(card: FieldView, index: int) -> tuple[CardLink, ...]:
     found: dict[int, CardLink] = {}
     for view in card.views("links"):
         if "to" not in view:
-            view.fail("is required", "to")
+            view.fail("is required", "to", hint=ADD_FIELD)
         to = view.integer("to", most=MAX_CARDS - 1)
         if to == index or to in found:
             itself = Message("GPU {n} has a link to itself", n=index)
             twice = Message("GPU {n} has two links to GPU {m}", n=index, m=to)
-            view.fail(itself if to == index else twice, "to")
+            view.fail(itself if to == index else twice, "to", hint="Remove this link")
         found[to] = CardLink(to, view.choice("kind", LINK_KINDS), view.maybe_number("bandwidthGBs", most=1e6))
     return tuple(found[to] for to in sorted(found))
 

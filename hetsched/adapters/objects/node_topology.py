@@ -22,6 +22,7 @@ from hetsched.contracts.objects.node_report import (
     zone_problem,
 )
 from hetsched.contracts.objects.pinned_memory import is_memory, parse_kinds
+from hetsched.contracts.remedies import ADD_FIELD
 from hetsched.contracts.units import CPU, INT64_MAX, parse_amount
 
 from .fields import FieldView, unique_names
@@ -67,9 +68,8 @@ def numa(root: FieldView, problems: list[str]) -> NumaReport:
     for view, zone in zip(views, zones, strict=True):
         cpus = parse_cpuset(zone.cpus or "")
         if not named.isdisjoint(cpus):
-            view.fail(
-                Message("CPU {n} is also in another zone", n=min(named & cpus)), "attributes", code="CpuDuplicate"
-            )
+            message = Message("CPU {n} is also in another zone", n=min(named & cpus))
+            view.fail(message, "attributes", code="CpuDuplicate", hint="Remove it from one of the zones")
         named |= cpus
     return NumaReport(
         zones=zones,
@@ -151,7 +151,7 @@ def _zone(view: FieldView, problems: list[str]) -> NumaZone:
                         raise error.at(item.place(key)) from None
     name = view.text("name")
     if not name:
-        view.fail("is required", "name")
+        view.fail("is required", "name", hint=ADD_FIELD)
     siblings = _groups(view, attributes, "hetsched.io/siblings")
     return NumaZone(
         name=name,

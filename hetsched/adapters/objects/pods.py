@@ -19,7 +19,7 @@ from hetsched.adapters import gangs
 from hetsched.adapters.gang_topology import gang_topology, report_without_gang
 from hetsched.adapters.oci.facts import stated_facts, with_demand
 from hetsched.adapters.pod_groups import demand_key
-from hetsched.contracts.errors import Problem
+from hetsched.contracts.errors import Problem, with_hint
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent, PriorityClass, RuntimeClass
 from hetsched.contracts.objects.workload import (
@@ -30,6 +30,7 @@ from hetsched.contracts.objects.workload import (
     PodSpec,
     Shape,
 )
+from hetsched.contracts.remedies import known_object
 
 from . import demands, keys, selectors
 from .demands import Texts
@@ -250,7 +251,8 @@ class PodReader:
             return self._default_priority
         found = self._class(spec)
         if found is None:
-            message = Message("there is no PriorityClass {name}", name=repr(name[:80]))
+            missing = Message("there is no PriorityClass {name}", name=repr(name[:80]))
+            message = with_hint(missing, known_object(name, self.names.priority_classes))
             problems.append(Problem("PriorityClassUnknown", "spec.priorityClassName", message))
             return 0
         return found.value
@@ -269,7 +271,8 @@ class PodReader:
         # The API server writes the overhead of a class into each pod that it admits. Therefore an unknown class is a
         # problem only for a pod that has neither an overhead nor a node.
         if name and "overhead" not in spec and not spec.text("nodeName"):
-            message = Message("there is no RuntimeClass {name}", name=repr(name[:80]))
+            missing = Message("there is no RuntimeClass {name}", name=repr(name[:80]))
+            message = with_hint(missing, known_object(name, self.names.runtime_classes))
             problems.append(Problem("RuntimeClassUnknown", "spec.runtimeClassName", message))
         return RuntimeClass()
 

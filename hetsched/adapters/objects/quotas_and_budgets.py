@@ -37,7 +37,8 @@ def disruption_budget(root: FieldView, pods: Iterable[PodSpec]) -> DisruptionBud
     meta, spec, status = metadata(root), root.view("spec"), root.view("status")
     namespace, selector = namespace_of(meta), label_selector(spec, "selector")
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        spec.fail(Message("cannot be combined with {name}", name="minAvailable"), "maxUnavailable")
+        message = Message("cannot be combined with {name}", name="minAvailable")
+        spec.fail(message, "maxUnavailable", hint="Remove one of the two fields")
     stated = status.maybe_integer("desiredHealthy", most=_MOST)
     least, most = (_amount(spec, key) for key in ("minAvailable", "maxUnavailable"))
     if stated is None:
@@ -53,7 +54,8 @@ def _amount(spec: FieldView, key: str) -> int | str | None:
     text = spec.text(key)
     match = _PERCENT.fullmatch(text)
     if match is None or int(match[1]) > 100:
-        spec.fail(Message("must be a whole number or a percentage up to 100%, not {text}", text=repr(text[:80])), key)
+        message = Message("must be a whole number or a percentage up to 100%, not {text}", text=repr(text[:80]))
+        spec.fail(message, key, hint="Write a number such as 2, or a percentage such as 50%")
     return text
 
 

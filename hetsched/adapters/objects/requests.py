@@ -114,10 +114,11 @@ def pod_amounts(spec: FieldView, overhead: Amounts, status: FieldView | None = N
     """
     containers = _containers(spec, "containers")
     if not containers:
-        spec.fail("must have at least one container", "containers")
+        spec.fail("must have at least one container", "containers", hint="Add a container with a name and an image")
     init = _containers(spec, "initContainers")
     if len(containers) + len(init) > MAX_CONTAINERS:
-        spec.fail(Message("may have at most {n} containers", n=MAX_CONTAINERS), "containers", code="TooManyContainers")
+        message = Message("may have at most {n} containers", n=MAX_CONTAINERS)
+        spec.fail(message, "containers", code="TooManyContainers", hint="Split the pod into several pods")
     whole = _container(spec) if "resources" in spec else None
     resize = _Resize(status)
     total = resize.of_containers(containers, init)
@@ -294,7 +295,9 @@ def _container(view: FieldView) -> _Container:
         if limit is not None and (amount > limit or (amount != limit and is_extended(resource))):
             equal = is_extended(resource)
             message = "must be equal to the limit" if equal else "must not exceed the limit"
-            resources.view("requests").fail(message, resource, code="RequestAboveLimit")
+            remedy = "Set both to {amount}" if equal else "Set the request to {amount} or less, or raise the limit"
+            hint = Message(remedy, amount=str(resources.view("limits").value[resource]))
+            resources.view("requests").fail(message, resource, code="RequestAboveLimit", hint=hint)
     return _Container(limits | requests, limits, view.value.get("restartPolicy") == "Always", view.text("name"))
 
 

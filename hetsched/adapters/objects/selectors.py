@@ -14,19 +14,21 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm, Toleration
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.objects.workload import LabelSelector, PodTerm, PreferredNodeTerm, SpreadConstraint
+from hetsched.contracts.remedies import ADD_FIELD, WRITE_KEY, valid_name
 
 from .fields import FieldView, is_label_value, is_qualified_name
 
 _SET_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _NODE_OPERATORS = (*_SET_OPERATORS, "Gt", "Lt")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TOPOLOGY_KEY = "Write the key of a node label, such as topology.kubernetes.io/zone"
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 def taint(view: FieldView) -> Taint:
     """Read one taint of a node."""
     if not is_qualified_name(view.text("key")):
-        view.fail("is not a valid taint key", "key", code="LabelInvalid")
+        view.fail("is not a valid taint key", "key", code="LabelInvalid", hint=WRITE_KEY)
     return Taint(view.text("key"), view.text("value"), view.choice("effect", _EFFECTS))
 
 
@@ -39,9 +41,13 @@ def tolerations(spec: FieldView) -> tuple[Toleration, ...]:
             view.text("key"), operator, view.text("value"), view.choice("effect", ("", *_EFFECTS), "")
         )
         if not toleration.key and operator != "Exists":
-            view.fail("must be Exists if the key is empty", "operator")
+            view.fail("must be Exists if the key is empty", "operator", hint="Set the operator to Exists, or add a key")
         if operator == "Exists" and toleration.value:
-            view.fail("must be empty if the operator is Exists", "value")
+            view.fail(
+                "must be empty if the operator is Exists",
+                "value",
+                hint="Remove the value, or set the operator to Equal",
+            )
         found.append(toleration)
     return tuple(found)
 
@@ -53,13 +59,16 @@ def expressions(view: FieldView, key: str, operators: tuple[str, ...]) -> tuple[
         operator = item.choice("operator", operators)
         values = item.texts("values")
         if not is_qualified_name(item.text("key")):
-            item.fail("is not a valid label key", "key", code="LabelInvalid")
+            item.fail("is not a valid label key", "key", code="LabelInvalid", hint=WRITE_KEY)
         if operator in ("In", "NotIn") and not values:
-            item.fail(Message("must not be empty for {operator}", operator=operator), "values")
+            message = Message("must not be empty for {operator}", operator=operator)
+            item.fail(message, "values", hint="List at least one value, or set the operator to Exists or DoesNotExist")
         if operator in ("Exists", "DoesNotExist") and values:
-            item.fail(Message("must be empty for {operator}", operator=operator), "values")
+            message = Message("must be empty for {operator}", operator=operator)
+            item.fail(message, "values", hint="Remove the values, or set the operator to In or NotIn")
         if operator in ("Gt", "Lt") and (len(values) != 1 or not _INTEGER.fullmatch(values[0])):
-            item.fail(Message("must be one whole number for {operator}", operator=operator), "values")
+            message = Message("must be one whole number for {operator}", operator=operator)
+            item.fail(message, "values", hint='List one whole number in quotes, such as "8"')
         found.append(Expression(item.text("key"), operator, values))
     return tuple(found)
 
@@ -74,7 +83,9 @@ def node_term(view: FieldView) -> NodeTerm:
     fields = expressions(view, "matchFields", ("In", "NotIn"))
     for position, field in enumerate(fields):
         if field.key != "metadata.name" or len(field.values) != 1:
-            view.views("matchFields")[position].fail("must be metadata.name with one value", "key")
+            view.views("matchFields")[position].fail(
+                "must be metadata.name with one value", "key", hint="Use matchExpressions for labels"
+            )
     return NodeTerm(expressions(view, "matchExpressions", _NODE_OPERATORS), fields)
 
 
@@ -93,7 +104,11 @@ def node_affinity(affinity: FieldView) -> tuple[tuple[NodeTerm, ...] | None, tup
         selector = view.view("requiredDuringSchedulingIgnoredDuringExecution")
         required = tuple(node_term(term) for term in selector.views("nodeSelectorTerms"))
         if not required:
-            selector.fail("must have at least one term", "nodeSelectorTerms")
+            selector.fail(
+                "must have at least one term",
+                "nodeSelectorTerms",
+                hint="Add a term with matchExpressions or matchFields",
+            )
     preferred = tuple(
         PreferredNodeTerm(_weight(item), node_term(item.view("preference")))
         for item in view.views("preferredDuringSchedulingIgnoredDuringExecution")
@@ -103,7 +118,7 @@ def node_affinity(affinity: FieldView) -> tuple[tuple[NodeTerm, ...] | None, tup
 
 def _weight(view: FieldView) -> int:
     if "weight" not in view:
-        view.fail("is required", "weight")
+        view.fail("is required", "weight", hint=ADD_FIELD)
     return view.integer("weight", least=1, most=100)
 
 
@@ -127,14 +142,14 @@ def _with_own_labels(selector: LabelSelector | None, view: FieldView, labels: di
     if not added:
         return selector
     if selector is None:
-        view.fail("requires a labelSelector", "matchLabelKeys")
+        view.fail("requires a labelSelector", "matchLabelKeys", hint="Add a labelSelector, or remove this field")
     return LabelSelector(selector.expressions + added)
 
 
 def _topology_key(view: FieldView) -> str:
     key = view.text("topologyKey")
     if not is_qualified_name(key):
-        view.fail("must be a label key", "topologyKey", code="LabelInvalid")
+        view.fail("must be a label key", "topologyKey", code="LabelInvalid", hint=_TOPOLOGY_KEY)
     return key
 
 
@@ -143,7 +158,7 @@ def pod_term(view: FieldView, labels: dict[str, str], weight: int = 0) -> PodTer
     namespaces = view.texts("namespaces")
     for namespace in namespaces:
         if not is_label_value(namespace):
-            view.fail("must contain namespace names", "namespaces", code="NameInvalid")
+            view.fail("must contain namespace names", "namespaces", code="NameInvalid", hint=valid_name(namespace))
     return PodTerm(
         topology_key=_topology_key(view),
         selector=_with_own_labels(label_selector(view, "labelSelector"), view, labels),
@@ -169,9 +184,13 @@ def spread(spec: FieldView, labels: dict[str, str]) -> tuple[SpreadConstraint, .
     for view in spec.views("topologySpreadConstraints"):
         hard = view.choice("whenUnsatisfiable", ("DoNotSchedule", "ScheduleAnyway")) == "DoNotSchedule"
         if "minDomains" in view and not hard:
-            view.fail("is allowed only with DoNotSchedule", "minDomains")
+            view.fail(
+                "is allowed only with DoNotSchedule",
+                "minDomains",
+                hint="Remove this field, or set whenUnsatisfiable to DoNotSchedule",
+            )
         if "maxSkew" not in view:
-            view.fail("is required", "maxSkew")
+            view.fail("is required", "maxSkew", hint=ADD_FIELD)
         found.append(
             SpreadConstraint(
                 topology_key=_topology_key(view),

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from hetsched.contracts.message import Message, joined
+from hetsched.contracts.message import Message
 from hetsched.contracts.objects.node_constraints import Expression, NodeTerm
 from hetsched.contracts.objects.storage import BETA_ZONES, PersistentVolume, StorageClass, VolumeClaim
 from hetsched.contracts.objects.workload import ClaimRequest, ClaimUse
+from hetsched.contracts.remedies import allowed_values
 
 from .fields import FieldView, metadata
 from .selectors import label_selector, node_term
@@ -165,10 +166,8 @@ def _modes(spec: FieldView) -> tuple[str, ...]:
     modes = spec.texts("accessModes")
     for mode in modes:
         if mode not in MODES:
-            spec.fail(
-                Message("must contain only {names}, not {text}", names=joined(", ", MODES), text=repr(mode[:80])),
-                "accessModes",
-            )
+            message = Message("{text} is not an allowed value", text=repr(mode[:80]))
+            spec.fail(message, "accessModes", hint=allowed_values(mode, MODES))
     return modes
 
 

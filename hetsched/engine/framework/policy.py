@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hetsched.contracts.errors import InputError
+from hetsched.contracts.errors import InputError, without_path
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.params import check_params
+from hetsched.contracts.remedies import ADD_PLUGIN, allowed_range, known_names
+from hetsched.contracts.type_remedies import field_of, remedy_for
 
 from .compiled_terms import BuiltinFilter, FiltersCards, Formula
 from .extension_points import Reads, Scope
@@ -130,7 +132,8 @@ class Policy:
         ):
             if len(group) > 1:
                 names = joined(", ", [plugin.name for plugin in group])
-                raise InputError("PolicyPointDoubled", Message(template, names=names), place="spec.plugins")
+                message = Message(template, names=names)
+                raise InputError("PolicyPointDoubled", message, place="spec.plugins", hint="Remove one of them")
         self._sorter = sorters[0].instance if sorters else None
         instances = [plugin.instance for plugin in self.plugins]
         self.wants_mix = any(isinstance(each, WantsMix) and each.wants_mix for each in instances)
@@ -224,23 +227,22 @@ def compile_policy(spec: PolicySpec, registry: Registry, *, implied: bool = Fals
     `PolicyParamInvalid` or `PolicyPointDoubled`.
     """
     if not spec.plugins:
-        raise InputError("PolicyEmpty", Message("policy {name} lists no plugins", name=spec.name), place="spec.plugins")
+        message = Message("policy {name} lists no plugins", name=spec.name)
+        raise InputError("PolicyEmpty", message, place="spec.plugins", hint=ADD_PLUGIN)
     names: set[str] = set()
     active: list[ActivePlugin] = []
     for position, use in enumerate(spec.plugins):
         place = f"spec.plugins[{position}]"
         if use.name not in registry:
-            known = joined(", ", [info.name for info in registry])
             raise InputError(
                 "PolicyPluginUnknown",
                 Message("there is no plugin {name}", name=repr(use.name)),
                 place=place,
-                hint=Message("Known plugins: {text}", text=known),
+                hint=known_names(use.name, [info.name for info in registry]),
             )
         if use.name in names:
-            raise InputError(
-                "PolicyPluginRepeated", Message("plugin {name} is listed twice", name=use.name), place=place
-            )
+            message = Message("plugin {name} is listed twice", name=use.name)
+            raise InputError("PolicyPluginRepeated", message, place=place, hint="Remove one of the two entries")
         names.add(use.name)
         active.append(_activate(use, registry[use.name], place))
     unlisted = [info for info in registry if implied and info.implied and info.name not in names]
@@ -262,6 +264,7 @@ def _activate(use: PluginUse, info: PluginInfo, place: str) -> ActivePlugin:
                 most=f"{MAX_WEIGHT:g}",
             ),
             place=place,
+            hint=allowed_range(0, MAX_WEIGHT),
         )
     try:
         params = check_params(info.params, dict(use.params), plugin=use.name)
@@ -278,9 +281,6 @@ def policy_from_plain(values: Mapping[str, Any], *, name: str) -> PolicySpec:
     try:
         return msgspec.convert({**values, "name": name}, PolicySpec)
     except msgspec.ValidationError as error:
-        message, _, field = str(error).partition(" - at `$")
-        place = f"spec{field.rstrip('`')}"
-        hint = "Write a value of this type and range"
-        raise InputError(
-            "PolicyMalformed", Message("policy {name}: {detail}", name=name, detail=message), place=place, hint=hint
-        ) from None
+        message = Message("policy {name}: {detail}", name=name, detail=without_path(error)[0])
+        hint = remedy_for(error, PolicySpec, values)
+        raise InputError("PolicyMalformed", message, place=f"spec.{field_of(error)}", hint=hint) from None

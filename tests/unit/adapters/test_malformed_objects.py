@@ -1,4 +1,4 @@
-"""Malformed objects are read, or rejected with a code and a path."""
+"""Malformed objects are read, or rejected with a code, a path and a hint."""
 
 import copy
 import random
@@ -61,7 +61,7 @@ def test_odd_values_at_any_path_are_read_or_rejected(objects: list[Plain], odd: 
     try:
         read = read_content([d for d in documents if isinstance(d.object.get("apiVersion"), str)], workload=True)
     except InputError as error:
-        outcome = (error.code.isalnum(), error.place.startswith("f#"))
+        outcome = (error.code.isalnum() and bool(error.hint), error.place.startswith("f#"))
     else:
         outcome = (len(read.pending) >= 0, True)
     assert outcome == (True, True)

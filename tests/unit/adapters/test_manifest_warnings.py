@@ -463,7 +463,7 @@ def test_awareness_of_crane_is_a_go_boolean(value: str, aware: bool) -> None:
         (
             "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {nodeSelektor: {}, containers: []}",
             "spec.containers",
-            "",
+            "Add a container with a name and an image",
         ),
     ],
 )  # fmt: skip

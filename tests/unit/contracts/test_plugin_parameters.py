@@ -50,8 +50,8 @@ def test_wrong_parameters_name_the_plugin(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "hint"),
     [
-        ({"form": "sum"}, "form must be one of mean, product"),
-        ({"strenght": 5}, "Known parameters: shape, strength, form"),
+        ({"form": "sum"}, "Allowed values: mean, product"),
+        ({"strenght": 5}, "Did you mean strength? Known: shape, strength, form"),
     ],
 )
 def test_hint_lists_the_valid_values(values: dict[str, Any], hint: str) -> None:

@@ -1,0 +1,73 @@
+"""Remedies for wrong values: hints that name the probable correction, the allowed values or the allowed range."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from .message import Message, joined
+from .spelling import nearest, suggestion
+
+ADD_FIELD = Message("Add this field")
+ADD_PLUGIN = Message("Add a plugin, such as {name: resource-fit}")
+WRITE_LIST = Message('Write a list: each item begins with "-"')
+WRITE_OBJECT = Message("Write an object: fields as NAME: VALUE")
+WRITE_TEXTS = Message('Write a list of strings: each item begins with "-", and numbers are in quotes')
+WRITE_KEY = Message("Write NAME or DOMAIN/NAME, where NAME has at most 63 letters, digits, dots, '-' and '_'")
+WRITE_LABEL_VALUE = Message(
+    "Use at most 63 letters, digits, dots, '-' and '_'; the first and the last character are letters or digits"
+)
+_INT64 = 2**63 - 1
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
+
+
+def allowed_values(found: object, allowed: Iterable[str]) -> Message:
+    """Return the remedy for a value that is not one of `allowed`."""
+    return _with_nearest(found, allowed, "Allowed values: {names}")
+
+
+def known_names(found: object, known: Iterable[str], template: str = "Known: {names}") -> Message:
+    """Return the remedy for an unknown name, such as that of a field."""
+    return _with_nearest(found, known, template)
+
+
+def _with_nearest(found: object, known: Iterable[str], template: str) -> Message:
+    names = [name for name in known if name]
+    listed = Message(template, names=joined(", ", names or [Message("none")]))
+    near = nearest(found, names) if isinstance(found, str) else ""
+    return joined(" ", [suggestion(near), listed]) if near else listed
+
+
+def known_object(found: str, known: Iterable[str]) -> Message:
+    """Return the remedy for a reference to an object that does not exist."""
+    near = nearest(found, known)
+    return suggestion(near) if near else Message("Create the object, or correct the name")
+
+
+def allowed_range(low: float, high: float | None) -> Message:
+    """Return the remedy for a number outside its range; a range without an upper limit has `high` None or 2^63-1."""
+    if high is None or high == _INT64:
+        return Message("Smallest allowed value: {low}", low=f"{low:.15g}")
+    return Message("Allowed range: {low} to {high}", low=f"{low:.15g}", high=f"{high:.15g}")
+
+
+def remove_quotes(found: object, otherwise: Message) -> Message:
+    """Return the remedy for a value that must be a number or a boolean; `otherwise` is for values without quotes."""
+    if isinstance(found, str) and (_NUMBER.fullmatch(found) or found in ("true", "false")):
+        return Message("Remove the quotes: {text}", text=found[:80])
+    return otherwise
+
+
+def add_quotes(found: object) -> Message:
+    """Return the remedy for a value that must be a string."""
+    if isinstance(found, bool | int | float):
+        return Message("Write the value in quotes: {text}", text=json.dumps(json.dumps(found)))
+    return Message("Write one string")
+
+
+def valid_name(found: str) -> Message:
+    """Return the remedy for an object name that is not an RFC 1123 name; it proposes the nearest valid name."""
+    near = _NOT_IN_NAMES.sub("-", found.lower()).strip("-.")[:63].strip("-.")
+    return suggestion(near) if near else Message("Write a name of lower-case letters, digits and '-'")
