@@ -34,13 +34,19 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _UNSUPPORTED = {
     "cluster": {"proxy-url": "Use a direct route, for example a port forward"},
     "user": {
-        "auth-provider": "Use an exec plugin of the provider; client-go removed auth providers in version 1.26",
         "username": "Use a token or a client certificate; API servers accept no passwords since version 1.19",
         "as": "Use a kubeconfig without impersonation",
         "as-groups": "Use a kubeconfig without impersonation",
         "as-uid": "Use a kubeconfig without impersonation",
         "as-user-extra": "Use a kubeconfig without impersonation",
     },
+}
+
+# Exec plugins that replace the auth providers of older kubeconfigs.
+_EXEC_PLUGINS = {
+    "oidc": "kubelogin (kubectl oidc-login setup shows the configuration)",
+    "gcp": "gke-gcloud-auth-plugin (gcloud container clusters get-credentials writes it)",
+    "azure": "kubelogin (kubelogin convert-kubeconfig writes it)",
 }
 
 
@@ -79,9 +85,9 @@ class _KubeconfigEntry:
         try:
             return (self.folder / Path(path).expanduser()).read_bytes()
         except OSError as error:
-            raise InputError(
-                "FileUnreadable", f"the file {path} cannot be read: {error.strerror}", place=self.place(field)
-            ) from None
+            message = f"the file {path} cannot be read: {error.strerror}"
+            hint = "Correct the path, or use kubectl config view --raw --flatten"
+            raise InputError("FileUnreadable", message, place=self.place(field), hint=hint) from None
 
 
 def kubeconfig_paths(option: Path | None, environment: Mapping[str, str]) -> list[Path]:
@@ -124,11 +130,21 @@ def open_api(paths: Sequence[Path], *, context: str = "") -> Api:
         entry = _entry(configs, kind, chosen.text(kind))
         if entry is None:
             raise _malformed(f"contexts.context.{kind}", f"the file has no {kind} of this name")
+        if provider := entry.value.get("auth-provider"):
+            raise _unsupported_provider(provider, entry.place("auth-provider"))
         for field, hint in _UNSUPPORTED[kind].items():
             if entry.value.get(field):
                 raise InputError("KubeconfigRefused", "the field is not supported", place=entry.place(field), hint=hint)
         parts[kind] = entry
     return Api(_configuration(parts["cluster"], parts["user"]), agent="hetsched-look", reads=True, connect=_connect)
+
+
+def _unsupported_provider(provider: Any, place: str) -> InputError:
+    """Return the error of an `auth-provider`; its hint names the exec plugin that replaces it."""
+    name = str(provider.get("name"))[:80] if isinstance(provider, dict) else ""
+    plugin = _EXEC_PLUGINS.get(name, "the exec plugin of your identity provider")
+    hint = f"Replace auth-provider by exec with {plugin}, or use --context with another user"
+    return InputError("KubeconfigRefused", f"the auth provider {name!r} is not supported", place=place, hint=hint)
 
 
 def _no_context(name: str, known: list[str], paths: Sequence[Path]) -> InputError:
@@ -223,4 +239,4 @@ def _entry(configs: Sequence[tuple[Plain, Path]], kind: str, name: str) -> _Kube
 
 
 def _malformed(place: str, message: str) -> InputError:
-    return InputError("KubeconfigMalformed", message, place=place)
+    return InputError("KubeconfigMalformed", message, place=place, hint="Compare the file with kubectl config view")

@@ -214,7 +214,24 @@ def test_unsupported_and_malformed_fields_are_rejected(
     with pytest.raises(InputError) as error:
         open_api([write(tmp_path, document)])
     assert error.value.code == code
+    assert error.value.hint
     assert SECRET not in f"{error.value.message}{error.value.hint}{error.value.place}"
+
+
+@pytest.mark.parametrize(
+    ("provider", "plugin"),
+    [("oidc", "kubelogin"), ("gcp", "gke-gcloud-auth-plugin"), ("azure", "kubelogin"), ("other", "exec plugin of")],
+)
+def test_auth_provider_is_rejected_with_the_plugin_that_replaces_it(
+    tmp_path: Path, server: ListServer, provider: str, plugin: str
+) -> None:
+    user = {"auth-provider": {"name": provider, "config": {"id-token": SECRET}}}
+    with pytest.raises(InputError) as error:
+        open_api([write(tmp_path, server.kubeconfig(user))])
+    assert (error.value.code, error.value.place) == ("KubeconfigRefused", "users.user.auth-provider")
+    assert provider in error.value.message
+    assert plugin in error.value.hint
+    assert SECRET not in str(error.value)
 
 
 def test_unknown_context_lists_the_known_ones(tmp_path: Path, server: ListServer) -> None:

@@ -129,7 +129,7 @@ def host_of(server: str) -> str:
 
 
 def _malformed(place: str, message: str) -> InputError:
-    return InputError("KubeconfigMalformed", message, place=place)
+    return InputError("KubeconfigMalformed", message, place=place, hint=_HOW_TO_WRITE)
 
 
 def _mapping(value: Any, place: str) -> Plain:
