@@ -188,9 +188,9 @@ class ListView:
 
     @property
     def heading(self) -> str:
-        """Return the column that identifies the row: `name`, else the first column with a label."""
+        """Return the column that identifies the row: `name` or `pod`, else the first column with a label."""
         named = [column.name for column in self.columns if str(column.label)]
-        return "name" if "name" in named else next(iter(named), "")
+        return next((name for name in ("name", "pod", *named) if name in named), "")
 
     @property
     def rows(self) -> Iterator[list[tuple[Column, Cell, str]]]:

@@ -1,0 +1,41 @@
+"""On a phone, the rows of lists are blocks with a labelled line for each cell, and nothing scrolls sideways."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visitor
+
+pytestmark = pytest.mark.needs("chromium")
+_OVERFLOW = "[...document.querySelectorAll('html, .table-wrap')].map(box => box.scrollWidth - box.clientWidth)"
+
+
+def _open_with_a_pending_pod(visitor: Visitor) -> None:
+    """Submit a pod that fits on no node, and wait for its decision, so that no list is empty."""
+    visitor.open("/queue/")
+    name = f"narrow-{token_hex(4)}"
+    visitor.submit(name, nodeSelector={"pool": "none"})
+    visitor.decision_of(name)
+
+
+@pytest.mark.parametrize("address", ["/queue/", "/workloads/", "/nodes/", "/decisions/", "/audit/"])
+def test_list_fits_a_narrow_screen(visitor: Visitor, address: str) -> None:
+    _open_with_a_pending_pod(visitor)
+    visitor.page.set_viewport_size({"width": 390, "height": 844})
+    page = visitor.open(address)
+    row = page.locator(".list tbody tr").first
+    expect(row).to_be_visible()
+    assert max(page.evaluate(_OVERFLOW)) == 0
+    cell = row.locator("td:not(.blank, :has([data-pick]))").first
+    label = cell.get_attribute("data-label")
+    assert label
+    assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == f'"{label}"'
+
+
+def test_queue_rows_are_headed_by_their_pod(visitor: Visitor) -> None:
+    _open_with_a_pending_pod(visitor)
+    page = visitor.open("/queue/")
+    expect(page.locator(".list tbody tr th[scope=row] a").first).to_contain_text("/")
