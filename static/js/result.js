@@ -57,19 +57,19 @@ export function drawAnswer(container, words, answer, nodes, { margin = null, att
   );
 }
 
-// A rejected question: its wrong fields with hints, code and request id; `problem` is null if there was no response.
+// A rejected question: its wrong fields with codes and hints, and the request id; `problem` is null if there was no response.
 export function drawProblem(container, words, problem) {
   const said = problem
     ? [
         ...(problem.errors ?? [problem]).flatMap(wrongField),
-        element("p", { class: "small muted" }, fill(words["code-of"], { code: problem.code, id: problem.requestId ?? "–" })),
+        element("p", { class: "small muted" }, fill(words["request-of"], { id: problem.requestId ?? "–" })),
       ]
     : [element("p", {}, words.unreachable)];
   container.replaceChildren(element("section", { class: "note bad stack", role: "alert" }, ...said.filter(Boolean)));
 }
 
-const wrongField = ({ place, detail, hint }) => [
-  element("p", { class: "strong" }, [place?.replace("manifest#1 ", ""), detail].filter(Boolean).join(": ")),
+const wrongField = ({ code, place, detail, hint }) => [
+  element("p", {}, element("b", {}, [place?.replace("manifest#1 ", ""), detail].filter(Boolean).join(": ")), " ", element("span", { class: "mono small muted" }, code)),
   hint ? element("p", {}, hint) : null,
 ];
 

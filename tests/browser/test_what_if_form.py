@@ -63,12 +63,13 @@ def test_every_wrong_field_of_the_yaml_is_shown(visitor: Visitor) -> None:
     page = visitor.open("/what-if/")
     page.click("#mode [value=yaml]")
     page.fill("#yaml", POD.replace("pasted", "Pasted").replace('"1"', "much"))
-    expect(page.locator("#result .strong")).to_have_text(
+    expect(page.locator("#result p:has(.mono)")).to_have_text(
         [
-            "metadata.name: must be a lower-case RFC 1123 name, not 'Pasted'",
-            "spec.containers[0].resources.requests.cpu: 'much' is not a valid quantity",
+            "metadata.name: must be a lower-case RFC 1123 name, not 'Pasted' NameInvalid",
+            "spec.containers[0].resources.requests.cpu: 'much' is not a valid quantity QuantityMalformed",
         ]
     )
+    expect(page.locator("#result")).to_contain_text("Did you mean pasted?")
     expect(page.locator("#result")).to_contain_text("Use a number with an optional suffix")
 
 

@@ -33,7 +33,7 @@ def observed(db: None) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("language", "text", "title"), [("en", ENGLISH, "Problems of pods"), ("zh-hans", CHINESE, "Pod 的问题")]
+    ("language", "text", "title"), [("en", ENGLISH, "Messages about pods"), ("zh-hans", CHINESE, "关于 Pod 的消息")]
 )
 def test_unhealthy_device_is_shown(viewer: Client, observed: Cluster, language: str, text: str, title: str) -> None:
     pages = {

@@ -98,7 +98,7 @@ def result_texts() -> dict[str, str]:
         "unreachable": _(
             "The server is unreachable. Your input is kept. The simulation runs again when you change it."
         ),
-        "code-of": _("Code {code}, request {id}"),
+        "request-of": _("Request {id}"),
         "long": _("The YAML is too long for a link. The link does not contain it."),
         "milli-of": _("{milli} ‰ of GPU #{index}"),
         "card-of": "#{index}",
