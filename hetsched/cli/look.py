@@ -27,7 +27,7 @@ from hetsched.contracts.api.cluster_report import (
 from hetsched.contracts.api.findings import Level
 from hetsched.contracts.errors import InputError
 
-from .client import ServerUnavailable
+from .api_server import api_server_errors
 from .options import choose_policies, compile_choice, read_sources
 from .output import Output, OutputFormat, ProgressDisplay, console, print_json, print_warnings, table
 
@@ -36,12 +36,7 @@ _MOST_EVIDENCE = 4
 _MOST_SHOWN = 20  # of each level
 _POLICY, _KUBE_POLICY = "hetsched", "default-kube"
 _ALL = "*"
-# Remedy by the HTTP status of a failed call; 0: no response.
-_FAILURE_HINTS = {
-    0: "Check the server address of the context, the network route and the certificate authority",
-    401: "The API server rejects the credentials: renew the token or certificate of the context's user",
-    403: "The report needs permission to list nodes and pods; kubectl auth can-i list pods -A shows it",
-}
+_FAILURE_HINTS = {403: "The report needs permission to list nodes and pods; kubectl auth can-i list pods -A shows it"}
 
 
 def look(
@@ -137,26 +132,19 @@ def _from_files(filename: list[str]) -> ClusterObservation:
 
 
 def _from_cluster(kubeconfig: Path | None, context: str) -> ClusterObservation:
-    from hetsched.adapters.kubernetes.api import ApiFailure
     from hetsched.adapters.look.live_cluster import KINDS, observe_cluster
     from hetsched.adapters.look.user_kubeconfig import kubeconfig_paths, open_api
 
     api = open_api(kubeconfig_paths(kubeconfig, os.environ), context=context)
     kinds = 0
-    try:
-        with ProgressDisplay("kinds of objects listed", KINDS) as progress:
+    with api_server_errors(_FAILURE_HINTS), ProgressDisplay("kinds of objects listed", KINDS) as progress:
 
-            def count(kind: str) -> None:
-                nonlocal kinds
-                progress(kinds)
-                kinds += 1
+        def count(kind: str) -> None:
+            nonlocal kinds
+            progress(kinds)
+            kinds += 1
 
-            return observe_cluster(api, count)
-    except ApiFailure as failure:
-        raise ServerUnavailable(
-            "ApiServerFailed", str(failure), place="API server",
-            hint=_FAILURE_HINTS.get(failure.status, "The API server reports an internal or temporary error: try again"),
-        ) from None  # fmt: skip
+        return observe_cluster(api, count)
 
 
 def _with_platforms(observation: ClusterObservation, registries: list[str]) -> ClusterObservation:

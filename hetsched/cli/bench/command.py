@@ -16,6 +16,7 @@ from rich.markup import escape
 from hetsched.contracts.documents import to_plain
 from hetsched.contracts.errors import InputError
 
+from ..api_server import api_server_errors
 from ..options import read_kubeconfig
 from ..output import Output, OutputFormat, ProgressDisplay, console, note, print_json, table
 
@@ -167,7 +168,7 @@ def bench(
     else:
         run = partial(import_module(f"hetsched.lab.bench.{scenario.value}").run, quick=quick)
     note(f"bench {scenario.value}: takes some minutes" if not quick else f"bench {scenario.value}, quick")
-    with ProgressDisplay(f"bench {scenario.value}") as track:
+    with api_server_errors(), ProgressDisplay(f"bench {scenario.value}") as track:
         result = run(progress=track)
     if output is OutputFormat.JSON:
         print_json(to_plain(result))
@@ -195,10 +196,11 @@ def _rivals(kubeconfig: Path | None, program: Path | None) -> tuple[dict[str, An
     if kubeconfig is None:
         hint = "Use --kubeconfig FILE with an API server without nodes, for example from `make kube-up`"
         raise InputError("ConnectionUnclear", "scenario `cluster` needs an API server", place="--kubeconfig", hint=hint)
-    found = program or shutil.which("kube-scheduler")
+    found = shutil.which(program or "kube-scheduler")
     if found is None:
+        message = "kube-scheduler is not on PATH" if program is None else f"{program} is not an executable program"
         hint = "Use --kube-scheduler PROGRAM, for example the one that `make kube` builds"
-        raise InputError("ProgramMissing", "kube-scheduler is not on PATH", place="--kube-scheduler", hint=hint)
+        raise InputError("ProgramMissing", message, place="--kube-scheduler", hint=hint)
     return read_kubeconfig(kubeconfig, ""), Path(found)
 
 
