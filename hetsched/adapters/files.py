@@ -17,6 +17,7 @@ from hetsched.contracts.objects.cluster import ClusterContent
 
 from .objects.documents import MAX_BYTES, Document, load_documents
 from .objects.manifests import read_content
+from .plain_values import SPLIT
 from .traces import openb
 
 Source = tuple[str, bytes]
@@ -58,7 +59,7 @@ def load_sources(sources: Sequence[Source], *, workload: bool) -> tuple[list[Doc
         if kind is None:
             documents.extend(load_documents(data, name=name))
         elif len(data) > MAX_BYTES:
-            raise InputError("ManifestTooLarge", f"the file is larger than {MAX_BYTES} bytes", place=name)
+            raise InputError("ManifestTooLarge", f"the file is larger than {MAX_BYTES} bytes", place=name, hint=SPLIT)
         elif (kind == "pods") != workload:
             wanted = "pod list" if workload else "node list"
             raise InputError("WrongFile", f"the file is an openb list of {kind}", place=name, hint=f"Use a {wanted}")

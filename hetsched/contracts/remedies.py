@@ -10,6 +10,7 @@ from .message import Message, joined
 from .spelling import nearest, suggestion
 
 ADD_FIELD = Message("Add this field")
+ADD_POD = Message("Add a Pod, Job, Deployment, StatefulSet or ReplicaSet")
 ADD_PLUGIN = Message("Add a plugin, such as {name: resource-fit}")
 WRITE_LIST = Message('Write a list: each item begins with "-"')
 WRITE_OBJECT = Message("Write an object: fields as NAME: VALUE")

@@ -26,7 +26,10 @@ def field_of(error: msgspec.ValidationError) -> str:
 
 
 def remedy_for(error: msgspec.ValidationError, declared: Any, value: Any) -> Message:
-    """Return the remedy for an error of `msgspec.convert(value, declared)`, or an empty text if there is none."""
+    """Return the remedy for an error of `msgspec.convert(value, declared)`.
+
+    The text is empty if there is none, as for a field that allows several types.
+    """
     message, path = without_path(error)
     steps = _STEP.findall(path)
     kinds = list(_kinds_at(inspect.type_info(declared), steps))
@@ -35,8 +38,7 @@ def remedy_for(error: msgspec.ValidationError, declared: Any, value: Any) -> Mes
             return ADD_FIELD
         structs = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
         return known_names(field[2], [each.encode_name for kind in structs for each in kind.fields])
-    found = _value_at(value, steps)
-    return next((remedy for kind in kinds if (remedy := _remedy(kind, found))), Message(""))
+    return _remedy(kinds[0], _value_at(value, steps)) if len(kinds) == 1 else Message("")
 
 
 def _kinds_at(kind: inspect.Type | None, steps: list[tuple[str, str]]) -> Iterator[inspect.Type]:

@@ -96,7 +96,7 @@ def create_cluster(
             publish_many({cluster_topic(cluster): cluster_head(cluster)})
     except IntegrityError:
         message = Message("cluster {name} already exists", name=repr(name))
-        raise InputError("ClusterExists", message, place="name") from None
+        raise InputError("ClusterExists", message, place="name", hint="Choose another name") from None
     return cluster
 
 

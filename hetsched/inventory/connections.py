@@ -74,9 +74,11 @@ def connect(
         message = Message(
             "cluster {cluster} has kind {kind} and no API server", cluster=cluster.name, kind=cluster.kind
         )
-        raise InputError("ClusterNotLive", message)
+        hint = "Add a cluster of the kind kubernetes, or leave out the connection"
+        raise InputError("ClusterNotLive", message, hint=hint)
     if in_cluster and (kubeconfig is not None or context):
-        raise InputError("ConnectionUnclear", "kubeconfig and in-cluster cannot be combined", place="inCluster")
+        message = Message("kubeconfig and in-cluster cannot be combined")
+        raise InputError("ConnectionUnclear", message, place="inCluster", hint="Remove one of them")
     kept, server = _read_context(kubeconfig, context)
     discovering = None if discovery_kubeconfig is None else _read_context(discovery_kubeconfig or None, "")[0]
     namespaces = None if enrolled_namespaces is None else _check_namespaces(enrolled_namespaces)

@@ -41,6 +41,13 @@ Send = Callable[[Message], Awaitable[None]]
 log = structlog.get_logger(__name__)
 
 
+_HINTS = {
+    "BodyTooLarge": "Split the request; HETSCHED_BODY_BYTES and HETSCHED_MANIFEST_BYTES set the limits",
+    "BodiesTooMany": "Send fewer requests at the same time, or try again later",
+    "BodyTooSlow": "Send the request again over a faster connection",
+}
+
+
 class BodyRefused(Exception):
     """Raised if a request body is refused before it is read completely; the response contains the reason."""
 
@@ -185,6 +192,7 @@ async def refuse(refused: BodyRefused, scope: Any, receive: Receive, send: Send)
         "status": refused.status,
         "code": refused.code,
         "detail": refused.detail,
+        "hint": _HINTS[refused.code],
         "requestId": request_id,
     }
     content = json.dumps(document).encode()

@@ -122,8 +122,7 @@ def test_invalid_submission_names_error_and_place(
     problem = operator("POST", "workloads/", body, status=400).json()
     assert problem["code"] == code
     assert place is None or problem.get("place", "") == place
-    if code in ("BodyInvalid", "CallbackUrlInvalid"):
-        assert problem["hint"].startswith(("Known: ", "The fields are listed at ", "Write a URL such as "))
+    assert problem["hint"]
     assert not Workload.objects.exists()
 
 

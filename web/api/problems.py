@@ -95,9 +95,12 @@ _CODES: dict[type[exceptions.APIException], str] = {
 _DOCS = "The URLs and fields are documented at /api/v1/docs"
 _SEND_JSON = "Send one JSON document in UTF-8"
 _SEND_CREDENTIAL = "Send `Authorization: Bearer TOKEN`, with an unexpired token from `hetsched token create`"
-# Problem code of an error of Django REST framework -> hint.
+_SPLIT = "Split the request; HETSCHED_BODY_BYTES and HETSCHED_MANIFEST_BYTES set the limits"
+# Problem code -> hint of errors without a hint.
 _HINTS = {
     "BodyMalformed": _SEND_JSON,
+    "BodyTooLarge": _SPLIT,
+    "BodyUnreadable": "Send the request again",
     "NotAuthenticated": _SEND_CREDENTIAL,
     "NotFound": _DOCS,
     "PermissionDenied": "Use a token or an account whose role has this right",
@@ -204,7 +207,7 @@ def listed_at(path: str) -> Message:
 
 def permission_denied(message: str) -> RequestRefused:
     """Return the 403 problem for a missing permission."""
-    return RequestRefused(403, "PermissionDenied", message, hint=_HINTS["PermissionDenied"])
+    return RequestRefused(403, "PermissionDenied", message)
 
 
 def no_address() -> RequestRefused:
@@ -220,7 +223,7 @@ def response(refused: RequestRefused, request: Any = None) -> HttpResponse:
         code=refused.code,
         detail=refused.detail,
         place=refused.place,
-        hint=refused.hint or "",
+        hint=refused.hint or _HINTS.get(refused.code, ""),
         request_id=getattr(request, "request_id", ""),
         **refused.members,
     )
@@ -302,7 +305,7 @@ def _of_framework(error: exceptions.APIException) -> RequestRefused:
     code = _CODES.get(type(error)) or getattr(error.detail, "code", "") or "RequestRefused"
     if isinstance(error, exceptions.PermissionDenied) and detail.startswith("CSRF"):
         code, detail = "CsrfFailed", Message("CSRF Failed: {text}", text=detail.removeprefix("CSRF Failed: "))
-    return RequestRefused(error.status_code, code, detail, hint=_HINTS.get(code, ""), headers=headers)
+    return RequestRefused(error.status_code, code, detail, headers=headers)
 
 
 def read_only(view: Callable[[Any], HttpResponse]) -> Callable[[Any], HttpResponse]:

@@ -305,7 +305,9 @@ def _resource_hint(resource: str) -> str:
     """Return the hint for an invalid resource name: `cpus` suggests cpu, `gpu` the vendors' resources."""
     known = (*sorted(_STANDARD), *GPU_RESOURCES, NETWORK_MBPS, DISK_MBPS)
     near = nearest(resource, {name.rpartition("/")[2] for name in known}, cutoff=_ABBREVIATED)
-    return suggestion(*(name for name in known if name.rpartition("/")[2] == near)) if near else ""
+    if not near:
+        return Message("Use a standard resource, or write DOMAIN/NAME")
+    return suggestion(*(name for name in known if name.rpartition("/")[2] == near))
 
 
 def _scored(requests: Amounts) -> Amounts:

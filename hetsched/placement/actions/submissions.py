@@ -21,6 +21,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.remedies import ADD_POD, allowed_range
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
@@ -122,16 +123,17 @@ def submit(
 def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
     """Reject pods that no submission may contain. Raises: InputError, as `submit` does."""
     if not pods:
-        raise InputError("WorkloadEmpty", "the manifest contains no pod to place", place="manifest")
+        raise InputError("WorkloadEmpty", "the manifest contains no pod to place", place="manifest", hint=ADD_POD)
     if len(pods) > MOST_PODS:
         message = Message("{n} pods exceed the maximum of {m} per request", n=len(pods), m=MOST_PODS)
-        raise InputError("WorkloadTooLarge", message, place="manifest")
+        raise InputError("WorkloadTooLarge", message, place="manifest", hint="Split the request")
     if priority is not None:
         check_priority(priority)
     seen: set[str] = set()
     for pod in pods:
         if pod.key in seen:
-            raise InputError("PodDuplicate", Message("two pods are named {pod}", pod=pod.key), place="manifest")
+            message = Message("two pods are named {pod}", pod=pod.key)
+            raise InputError("PodDuplicate", message, place="manifest", hint="Rename one of them")
         seen.add(pod.key)
         if pod.node_name:
             message = Message("{pod} already has spec.nodeName", pod=pod.key)
@@ -141,9 +143,9 @@ def check_pods(pods: Sequence[PodSpec], priority: int | None) -> None:
 def check_priority(priority: int) -> None:
     """Reject invalid priorities. Raises: InputError `PriorityInvalid`."""
     if priority not in PRIORITIES:
-        raise InputError(
-            "PriorityInvalid", Message("{value} is not a 32-bit priority", value=priority), place="priority"
-        )
+        message = Message("{value} is not a 32-bit priority", value=priority)
+        hint = allowed_range(PRIORITIES.start, PRIORITIES.stop - 1)
+        raise InputError("PriorityInvalid", message, place="priority", hint=hint)
 
 
 def stored_response(owner: str, key: str, body_hash: str) -> Submission | None:

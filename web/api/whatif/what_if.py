@@ -37,6 +37,7 @@ from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.warnings import in_order
 from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.remedies import ADD_POD
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.outcome import Outcome
@@ -238,7 +239,7 @@ def simulate(asked: WhatIf, subject: Subject, names: str = "") -> WhatIfRun:
     if asked.strict:
         refuse_warnings(warnings)
     if not pods and not asked.drain:
-        message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
+        message, hint = "the manifest contains no pod to place", kind_hint(content.warnings) or ADD_POD
         raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
     if len(pods) > MOST_PODS:
         message = Message("{n} pods exceed the maximum of {m} per request", n=len(pods), m=MOST_PODS)

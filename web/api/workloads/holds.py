@@ -232,7 +232,9 @@ def _read(request: Any) -> HoldDraft:
 
 def _hold(asked: HoldDraft, subject: Subject, key: str, body_hash: str) -> CreatedHold:
     if len(asked.note) > 300 or "\0" in asked.note:
-        raise InputError("NoteInvalid", "a note must have at most 300 characters", place="note")
+        raise InputError(
+            "NoteInvalid", "a note must have at most 300 characters", place="note", hint="Shorten the note"
+        )
     cluster = request_scope.cluster_of(asked.cluster)
     check_reservable(cluster)
     wish = WhatIf(manifest=asked.manifest, cluster=cluster.name, policy=asked.policy, preempt=False, plan=True)

@@ -29,6 +29,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.warnings import ManifestWarning
 from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.remedies import ADD_POD
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_live
 from hetsched.placement.actions.submissions import stored_response
@@ -225,7 +226,7 @@ def _content_of(manifest: bytes, cluster: Cluster, names: str) -> ClusterContent
             hint="Remove spec.nodeName; running pods are imported with their cluster",
         )
     if not content.pending:
-        message, hint = "the manifest contains no pod to place", kind_hint(content.warnings)
+        message, hint = "the manifest contains no pod to place", kind_hint(content.warnings) or ADD_POD
         raise InputError("WorkloadEmpty", message, place="manifest", hint=hint)
     return content
 
@@ -261,7 +262,8 @@ def fingerprint(request: Any, what: str = "") -> str:
 
 def _checked_name(name: str) -> str:
     if len(name) > 253 or "\0" in name:
-        raise InputError("NameInvalid", "a name must have at most 253 characters", place="name")
+        message = "a name must have at most 253 characters"
+        raise InputError("NameInvalid", message, place="name", hint="Shorten the name")
     return name
 
 
