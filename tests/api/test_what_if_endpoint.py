@@ -95,7 +95,7 @@ def test_all_wrong_fields_of_a_manifest_are_listed(viewer: Api) -> None:
         ("NameInvalid", "manifest#1 metadata.name"),
         ("QuantityNegative", "manifest#1 spec.containers[0].resources.requests.cpu"),
     ]
-    assert problem["errors"][0] == {name: problem[name] for name in ("code", "detail", "place")}
+    assert problem["errors"][0] == {name: problem[name] for name in ("code", "detail", "place", "hint")}
     assert "errors" not in refused(one)
 
 

@@ -192,7 +192,9 @@ def test_resource_name_that_a_known_node_offers_gives_no_warning() -> None:
     ("name", "hint"),
     [
         ("cpus", "Did you mean cpu?"), ("Memory", "Did you mean memory?"), ("mem", "Did you mean memory?"),
-        ("gpu", "Did you mean nvidia.com/gpu or amd.com/gpu?"), ("pods", ""), ("xyzzy", ""),
+        ("gpu", "Did you mean nvidia.com/gpu or amd.com/gpu?"),
+        ("pods", "Use a standard resource, or write DOMAIN/NAME"),
+        ("xyzzy", "Use a standard resource, or write DOMAIN/NAME"),
     ],
 )  # fmt: skip
 def test_name_that_is_no_resource_is_refused_with_a_suggestion(name: str, hint: str) -> None:
