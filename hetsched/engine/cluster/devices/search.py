@@ -111,6 +111,8 @@ class DeviceSearch:
             for request in claim.requests:
                 alternatives = [self._alternative(claim, request, wish) for wish in request.wishes]
                 self._requests.append([alternative for alternative in alternatives if alternative is not None])
+                if not self._requests[-1]:
+                    return "few"
         if self._can_serve(0) and self._request(0):
             return [_grant(choice) for choice in self._chosen]
         return STOPPED if self._is_stopped else "few"
@@ -153,9 +155,11 @@ class DeviceSearch:
         """Return whether a device is free, its taints are tolerated, and `_is_possible` holds."""
         if device.blocked or (device.id in self._avoided and not wish.admin):
             return False
+        if not self._is_free(device, wish, place.claim):  # first, because most devices of a full cluster are in use
+            return False
         if not self._ignore_taints and repelling(wish.tolerations, device.taints) is not None:
             return False
-        return self._is_free(device, wish, place.claim) and self._is_possible(device, wish, place)
+        return self._is_possible(device, wish, place)
 
     def _is_possible(self, device: Device, wish: DeviceWish, place: _Place) -> bool:
         """Return whether the counters and constraints permit a device in addition to the chosen devices."""
@@ -180,15 +184,15 @@ class DeviceSearch:
 
     def _is_free(self, device: Device, wish: DeviceWish, claim: ResourceClaim) -> bool:
         """Return whether a device is not in use, and its capacity suffices in addition to its shares."""
+        if not wish.admin and device.id in self._usage.exclusive:
+            return False
         chosen = [choice for choice in self._chosen if choice.device.id == device.id]
         shares = [self._usage.shares.get(device.id, {}), *(choice.consumed for choice in chosen if choice.consumed)]
         if not _has_capacity(wish, device, shares):
             return False
         if wish.admin:
             return device.shared or not any(choice.place.claim is claim for choice in chosen)
-        if not device.shared and (chosen or device.id in self._usage.shares):
-            return False
-        return device.id not in self._usage.exclusive
+        return device.shared or not (chosen or device.id in self._usage.shares)
 
     def _can_serve(self, since: int, rest: tuple[int, Sequence[Device]] = (0, ())) -> bool:
         """Return whether the requests from `since` on, and `rest` (a number of devices among some), can get devices.
