@@ -10,9 +10,20 @@ import msgspec
 import pytest
 
 from hetsched.adapters.files import parse_cluster, parse_workload
-from hetsched.contracts.objects.devices import AllocatedDevice, Device, DeviceId, ResourceClaim
+from hetsched.contracts.objects.allocation import DeviceGrant
+from hetsched.contracts.objects.devices import (
+    AllocatedDevice,
+    Device,
+    DeviceId,
+    DeviceRequest,
+    Devices,
+    DeviceWish,
+    ResourceClaim,
+)
+from hetsched.contracts.objects.node_constraints import Toleration
+from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.devices.search import NodeDevices
+from hetsched.engine.cluster.devices.search import DeviceSearch, NodeDevices
 from hetsched.engine.cluster.devices.state import DeviceState
 from hetsched.engine.cluster.devices.verdicts import DeviceVerdicts
 from hetsched.engine.cluster.state import ClusterState
@@ -99,6 +110,37 @@ def test_cached_results_equal_new_results(seed: int) -> None:
             record_claims(state, draw)
         check(state, pods)
     check(state.fork(), pods)
+
+
+@pytest.mark.parametrize(
+    ("tolerated", "used", "count", "searches"),
+    [
+        pytest.param("broken", 0, 3, ["few"], id="tolerated taint"),
+        pytest.param("old", 0, 1, ["few", "taints"], id="taint of a free device"),
+        pytest.param("old", 2, 1, ["few"], id="taint of devices in use"),
+    ],
+)
+def test_search_is_repeated_only_if_a_taint_excluded_a_free_device(
+    tolerated: str, used: int, count: int, searches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, found = DeviceSearch.run, list[str]()
+
+    def recorded(search: DeviceSearch, claims: list[ResourceClaim]) -> list[DeviceGrant] | str:
+        result = run(search, claims)
+        found.append(result if isinstance(result, str) else "taints")
+        return result
+
+    monkeypatch.setattr(DeviceSearch, "run", recorded)
+    devices = tuple(Device(DeviceId("d", "pool", str(name)), taints=(Taint("broken"),)) for name in range(2))
+    holders = {
+        device.id.name: ResourceClaim("ns", device.id.name, allocated=(AllocatedDevice(device.id),))
+        for device in devices[:used]
+    }
+    state = DeviceState(Devices(devices, {"gpu": ()}, holders))
+    wish = DeviceWish("", "gpu", count=count, tolerations=(Toleration(tolerated, "Exists"),))
+    claim = ResourceClaim("ns", "c", requests=(DeviceRequest("r", (wish,)),))
+    state.allocate([claim], NodeDevices((0, 1)), state.usage())
+    assert found == searches
 
 
 def test_changed_devices_are_not_replaced_as_claims() -> None:

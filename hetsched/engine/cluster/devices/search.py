@@ -102,6 +102,7 @@ class DeviceSearch:
         self._usage = usage
         self._avoided = frozenset(known.devices[index].id for index in avoided)
         self._ignore_taints = ignore_taints
+        self.has_repelled = False  # whether a taint excluded a free device
         self._requests: list[list[_Alternative]] = []
         self._chosen: list[_Choice] = []
         self._steps = 0
@@ -158,6 +159,7 @@ class DeviceSearch:
         if not self._is_free(device, wish, place.claim):  # first, because most devices of a full cluster are in use
             return False
         if not self._ignore_taints and repelling(wish.tolerations, device.taints) is not None:
+            self.has_repelled = True
             return False
         return self._is_possible(device, wish, place)
 

@@ -313,8 +313,9 @@ class DeviceState:
         `taints` (enough devices only if taints are ignored) or `search` (the search was stopped).
         """
         find = partial(DeviceSearch, self.known, lambda wish: self.matching(wish)[0], node, usage, avoided=avoided)
-        found = find().run(claims)
-        if found != "few" or not any(self.known.devices[place].taints for place in node.places):
+        search = find()
+        found = search.run(claims)
+        if found != "few" or not search.has_repelled:
             return found
         untainted = find(ignore_taints=True).run(claims)
         return untainted if isinstance(untainted, str) else "taints"
