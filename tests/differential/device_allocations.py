@@ -7,8 +7,9 @@ added one after the other; each must be valid together with all earlier ones.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 
 Object = dict[str, Any]
 Identity = tuple[str, str, str]  # driver, pool, device
+CounterKey = tuple[str, str, str, str]  # driver, pool, counter set, counter
 
 _SUFFIXES = {"m": Fraction(1, 1000), "Ki": Fraction(1024), "Mi": Fraction(1024**2), "Gi": Fraction(1024**3)}
 
@@ -41,6 +43,7 @@ SELECTORS: dict[str, Callable[[Object, str], bool]] = {
 }
 
 
+@cache
 def quantity(text: str) -> Fraction:
     """Parse a quantity of the random clusters."""
     for suffix, factor in _SUFFIXES.items():
@@ -76,6 +79,7 @@ class DeviceAllocations:
         self._exclusive: set[Identity] = set()
         self._shares: dict[Identity, dict[str, Fraction]] = {}
         self._sharers: Counter[Identity] = Counter()
+        self._used: dict[CounterKey, Fraction] = defaultdict(Fraction)
 
     def on(self, node: str) -> list[Identity]:
         """Return the devices that a node can access."""
@@ -110,6 +114,8 @@ class DeviceAllocations:
         for result in results:
             if result.admin:
                 continue
+            if not self._is_in_use(result.device):
+                self._count(result.device, 1)
             if result.consumed is None:
                 self._exclusive.add(result.device)
                 continue
@@ -125,12 +131,14 @@ class DeviceAllocations:
                 continue
             if result.consumed is None:
                 self._exclusive.remove(result.device)
-                continue
-            self._sharers[result.device] -= 1
-            for name, amount in result.consumed.items():
-                self._shares[result.device][name] -= amount
-            if not self._sharers[result.device]:
-                del self._shares[result.device]
+            else:
+                self._sharers[result.device] -= 1
+                for name, amount in result.consumed.items():
+                    self._shares[result.device][name] -= amount
+                if not self._sharers[result.device]:
+                    del self._shares[result.device]
+            if not self._is_in_use(result.device):
+                self._count(result.device, -1)
 
     # -- conditions --------------------------------------------------------------------------------------------------
 
@@ -197,33 +205,44 @@ class DeviceAllocations:
     def _capacity_problem(self, results: Sequence[Result]) -> str:
         """Return the problem of devices in use, shares and counters, together with all earlier allocations."""
         exclusive = [result.device for result in results if result.consumed is None and not result.admin]
+        shared = {result.device for result in results if result.consumed is not None and not result.admin}
         if len(set(exclusive)) < len(exclusive):
             return "a device is allocated twice"
-        both = DeviceAllocations(())
-        both._exclusive = self._exclusive | set(exclusive)
-        both._shares = {device: defaultdict(Fraction, shares) for device, shares in self._shares.items()}
-        both.add(result for result in results if result.consumed is not None)
-        if self._exclusive & set(exclusive) or both._exclusive & both._shares.keys():
+        if any(map(self._is_in_use, exclusive)) or shared & self._exclusive.union(exclusive):
             return "a device is in use"
-        for identity, shares in both._shares.items():
-            capacity = self.devices[identity].device["capacity"]
-            if any(amount > quantity(capacity[name]["value"]) for name, amount in shares.items()):
-                return f"the capacity of {identity} is exceeded"
-        return self._counter_problem(both._exclusive | both._shares.keys())
+        self.add(results)
+        problem = self._excess(exclusive, shared)
+        self.remove(results)
+        return problem
 
-    def _counter_problem(self, in_use: Iterable[Identity]) -> str:
-        used: dict[tuple[str, str, str, str], Fraction] = defaultdict(Fraction)
-        for driver, pool, name in in_use:
-            for each in self.devices[driver, pool, name].device.get("consumesCounters", ()):
-                for counter, amount in each["counters"].items():
-                    used[driver, pool, each["counterSet"], counter] += quantity(amount["value"])
-        exceeded = [key for key, amount in used.items() if amount > self._counters[key]]
+    def _excess(self, exclusive: Iterable[Identity], shared: Iterable[Identity]) -> str:
+        """Return the capacity or the counters of which the allocations of these devices use too much."""
+        for identity in shared:
+            capacity = self.devices[identity].device["capacity"]
+            if any(amount > quantity(capacity[name]["value"]) for name, amount in self._shares[identity].items()):
+                return f"the capacity of {identity} is exceeded"
+        counters = {key for identity in (*exclusive, *shared) for key, _ in self._consumed_counters(identity)}
+        exceeded = sorted(key for key in counters if self._used[key] > self._counters[key])
         return f"counters are exceeded: {exceeded}" if exceeded else ""
+
+    def _is_in_use(self, identity: Identity) -> bool:
+        return identity in self._exclusive or identity in self._shares
+
+    def _consumed_counters(self, identity: Identity) -> Iterator[tuple[CounterKey, Fraction]]:
+        published = self.devices.get(identity)
+        for each in published.device.get("consumesCounters", ()) if published else ():
+            for counter, amount in each["counters"].items():
+                yield (*identity[:2], each["counterSet"], counter), quantity(amount["value"])
+
+    def _count(self, identity: Identity, sign: int) -> None:
+        """Count the counters of a device that is now in use, or is not in use any more (`sign` -1)."""
+        for key, amount in self._consumed_counters(identity):
+            self._used[key] += sign * amount
 
 
 def _published(
     objects: Iterable[Object],
-) -> tuple[dict[Identity, Published], dict[tuple[str, str, str, str], Fraction]]:
+) -> tuple[dict[Identity, Published], dict[CounterKey, Fraction]]:
     """Return the devices and the counters of the newest slices of each pool."""
     slices = [each["spec"] for each in objects if each["kind"] == "ResourceSlice"]
     rules = [each["spec"] for each in objects if each["kind"] == "DeviceTaintRule"]
@@ -232,7 +251,7 @@ def _published(
         key = spec["driver"], spec["pool"]["name"]
         newest[key] = max(newest.get(key, 0), spec["pool"]["generation"])
     devices: dict[Identity, Published] = {}
-    counters: dict[tuple[str, str, str, str], Fraction] = {}
+    counters: dict[CounterKey, Fraction] = {}
     for spec in slices:
         driver, pool = spec["driver"], spec["pool"]["name"]
         if spec["pool"]["generation"] < newest[driver, pool]:

@@ -107,3 +107,31 @@ def test_check_rejects_invalid_allocations() -> None:
     allocations.add([whole, part])
     assert allocations.problem(claim, "n0", [whole]) == "a device is in use"
     assert "is exceeded" in allocations.problem(claim, "n0", [part])
+
+
+def test_counters_are_available_again_after_the_end_of_an_allocation() -> None:
+    spec = {"driver": "gpu.example.com", "nodeName": "n0", "pool": {"name": "p", "generation": 1}}
+    consumed = [{"counterSet": "slots", "counters": {"n": {"value": "2"}}}]
+    memory = {"memory": {"value": "8"}}
+    shared = {"allowMultipleAllocations": True, "capacity": memory, "consumesCounters": consumed}
+    devices = [{"name": "d0", "capacity": memory, "consumesCounters": consumed}, {"name": "d1", **shared}]
+    counters = [{"name": "slots", "counters": {"n": {"value": "3"}}}]
+    objects: list[Any] = [
+        {"kind": "Node", "metadata": {"name": "n0", "labels": {}}},
+        {"kind": "DeviceClass", "metadata": {"name": "any"}, "spec": {}},
+        {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {**spec, "devices": devices}},
+        {"kind": "ResourceSlice", "metadata": {"name": "c"}, "spec": {**spec, "sharedCounters": counters}},
+    ]
+    request = {"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1}
+    claim = {"spec": {"devices": {"requests": [{"name": "r", "exactly": request}]}}}
+    whole = Result("r", ("gpu.example.com", "p", "d0"))
+    part = Result("r", ("gpu.example.com", "p", "d1"), consumed={"memory": quantity("3")})
+    allocations = DeviceAllocations(objects)
+    allocations.add([part])
+    assert allocations.problem(claim, "n0", [part]) == ""  # the second share consumes no counters
+    assert "counters are exceeded" in allocations.problem(claim, "n0", [whole])
+    allocations.add([part])
+    allocations.remove([part])
+    assert "counters are exceeded" in allocations.problem(claim, "n0", [whole])
+    allocations.remove([part])
+    assert allocations.problem(claim, "n0", [whole]) == ""
