@@ -34,28 +34,45 @@ def draw_devices(seed: int) -> Case:
     return _Draw(Random(f"devices-{seed}"), _Size()).case(seed)
 
 
-def draw_contended_devices(seed: int, pods: int, nodes: tuple[int, int] = (6, 10)) -> Case:
-    """Return a case with more nodes and devices and `pods` pods, some of which use unallocated claims of other pods.
-
-    `nodes` are the least and the most nodes.
-    """
-    size = _Size(nodes=nodes, slices=(2, 4), pods=(pods, pods), claims=(1, 2, 3), shared=0.05, extended=0.0)
+def draw_contended_devices(seed: int, pods: int) -> Case:
+    """Return a case with more nodes and devices and `pods` pods, some of which use unallocated claims of other pods."""
+    size = _Size(nodes=(6, 10), slices=(2, 4), pods=(pods, pods), claims=(1, 2, 3), shared=0.05, extended=0.0)
     return _Draw(Random(f"contended-{seed}"), size).case(seed)
 
 
-class _Size(NamedTuple):
-    """Numbers of objects: least and most nodes, slices of a node and new pods, and the claims of a pod to choose from.
+def draw_raced_devices(seed: int, pods: int) -> Case:
+    """Return a case with `pods` pods of several claims that mostly request one device each.
 
-    `shared` is the probability that a pod uses an unallocated claim of another pod, and `extended` that it requests
-    extended resources.
+    Some pods use unallocated claims of other pods.
+    """
+    mostly_one, mostly_none = (1,) * 9 + (2,), (0,) * 9 + (1,)
+    size = _Size(
+        nodes=(3, 5), slices=(5, 8), pods=(pods, pods), claims=(2, 4, 6, 8), requests=mostly_one, counts=mostly_one,
+        constraints=mostly_none, shared=0.02, extended=0.0, alternatives=0.1, all_devices=0.01,
+    )  # fmt: skip
+    return _Draw(Random(f"raced-{seed}"), size).case(seed)
+
+
+class _Size(NamedTuple):
+    """Numbers of objects: least and most nodes, slices of a node and new pods, and values to choose from.
+
+    The values to choose from are the claims of a pod, the requests and the constraints of a claim, and the devices of a
+    request. `shared` is the probability that a pod uses an unallocated claim of another pod, `extended` that it
+    requests extended resources, `alternatives` that a request has alternatives, and `all_devices` that it asks for all
+    devices.
     """
 
     nodes: tuple[int, int] = (1, 4)
     slices: tuple[int, int] = (1, 2)
     pods: tuple[int, int] = (1, 3)
     claims: tuple[int, ...] = (1, 1, 2)
+    requests: tuple[int, ...] = (1, 1, 1, 2, 3)
+    counts: tuple[int, ...] = (1, 1, 1, 2, 3)
+    constraints: tuple[int, ...] = (0, 0, 0, 1, 2)
     shared: float = 0.0
     extended: float = 0.3
+    alternatives: float = 0.25
+    all_devices: float = 0.15
 
 
 class _Draw:
@@ -300,9 +317,9 @@ class _Draw:
         return {"name": name, "image": "registry.example.com/main:1", "resources": resources}
 
     def _devices_of_claim(self) -> Object:
-        requests = [self._request(f"r{number}") for number in range(self._one((1, 1, 1, 2, 3)))]
+        requests = [self._request(f"r{number}") for number in range(self._one(self._size.requests))]
         devices: Object = {"requests": requests}
-        constraints = [self._constraint(requests) for _ in range(self._one((0, 0, 0, 1, 2)))]
+        constraints = [self._constraint(requests) for _ in range(self._one(self._size.constraints))]
         if constraints:
             devices["constraints"] = constraints
         return devices
@@ -318,17 +335,17 @@ class _Draw:
         return {"matchAttribute": attribute} | ({"requests": some} if some else {})
 
     def _request(self, name: str) -> Object:
-        if self._chance(0.25):
+        if self._chance(self._size.alternatives):
             return {"name": name, "firstAvailable": [{"name": sub, **self._wish()} for sub in ("s0", "s1")]}
         admin = {"adminAccess": True} if self._chance(0.1) else {}
         return {"name": name, "exactly": self._wish() | admin}
 
     def _wish(self) -> Object:
-        wish: Object = {"deviceClassName": self._one((GPU, GPU, GPU, NIC, "any")), "count": self._one((1, 1, 1, 2, 3))}
-        wish["allocationMode"] = "ExactCount"
+        wish: Object = {"deviceClassName": self._one((GPU, GPU, GPU, NIC, "any")), "allocationMode": "ExactCount"}
+        wish["count"] = self._one(self._size.counts)
         if self._chance(0.02):
             wish["deviceClassName"] = "absent"
-        if self._chance(0.15):
+        if self._chance(self._size.all_devices):
             wish["allocationMode"] = "All"
             del wish["count"]
         if selectors := self._some(_OTHER_SELECTORS, 2 if self._chance(0.5) else 0):

@@ -13,24 +13,17 @@ import json
 import random
 import time
 from collections import Counter
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from tests.differential.clusters import Case
 from tests.differential.device_allocations import DeviceAllocations
-from tests.differential.device_clusters import draw_contended_devices
+from tests.system.device_race_cases import MOST_PODS, race_case
 from tests.system.racer import lead_always
 
-# Drawn pods, before pods that fit on no node are removed; the engine caches the searches of 32 different claims.
-MOST_PODS = 32
-BATCH = 32  # largest number of pods in an iteration
-PARTS = 3  # an iteration decides one of this number of parts of the due pods
-# There are enough devices for most of the pods, because explanations of rejected pods take most of the time.
-NODES = 14, 20
-# Faults that the check must find: no protection by revisions, and no protection at all.
-WITHOUT_COMPARISON, WITHOUT_INDEX = "comparison", "index"
+PARTS = 2  # of the due pods, of which a sample contains one
+WITHOUT_INDEX = "index"
 
 
 def add_race(seed: int, fault: str = "") -> str:
@@ -45,7 +38,7 @@ def add_race(seed: int, fault: str = "") -> str:
     if fault == WITHOUT_INDEX:
         with connection.cursor() as cursor:
             cursor.execute("DROP INDEX IF EXISTS placement_device_one_holder")
-    case = _case(seed)
+    case = race_case(seed)
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*case.objects, *case.pods]}).encode()
     content = read_content(load_documents(text, name="race"), workload=False)
     return import_cluster(content, name=f"devices-{seed}", kind="offline", actor=SYSTEM).name
@@ -64,9 +57,9 @@ def race_claims(clusters: list[str], seed: int, seconds: float, fault: str = "")
     draw, counts = random.Random(seed), Counter(claims=0, conflicts=0, released=0)
     _race_without_pauses(draw, counts)
     keys = dict(Cluster.objects.filter(name__in=clusters).values_list("id", "name"))
-    loops = {pk: SchedulingLoop(WorkerHost(pk), pk, name, BATCH) for pk, name in keys.items()}
+    loops = {pk: SchedulingLoop(WorkerHost(pk), pk, name, MOST_PODS) for pk, name in keys.items()}
     if fault:
-        _ignore_revisions()
+        FAULTS[fault]()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pk, loop = draw.choice(list(loops.items()))
@@ -95,6 +88,43 @@ def _ignore_revisions() -> None:
     scheduling_loop.record_reservation_conflicts = lambda *arguments: []
 
 
+def _ignore_capacity() -> None:
+    """Count no consumed capacity of shared devices, for the rest of this process."""
+    from hetsched.engine.cluster.devices.usage import DeviceUsage
+
+    count = DeviceUsage._count
+
+    def without_amounts(usage: DeviceUsage, result: Any, sign: int) -> None:
+        shared = result.consumed is not None
+        count(usage, msgspec.structs.replace(result, consumed={}) if shared else result, sign)
+
+    DeviceUsage._count = without_amounts  # type: ignore[method-assign]
+
+
+def _ignore_counters() -> None:
+    """Choose devices regardless of their counters, for the rest of this process."""
+    from hetsched.engine.cluster.devices.search import DeviceSearch
+
+    DeviceSearch._has_counters = lambda *_: True  # type: ignore[method-assign]
+
+
+def _ignore_changes() -> None:
+    """Apply no reservations of other processes to the scheduler cache, for the rest of this process."""
+    from hetsched.placement import scheduler_cache
+
+    scheduler_cache.CHANGED_RESERVATIONS = lambda **_: []  # type: ignore[assignment]
+
+
+# Faults that the check must find.
+FAULTS = {
+    "comparison": _ignore_revisions,
+    WITHOUT_INDEX: _ignore_revisions,  # `add_race` also drops the unique index
+    "capacity": _ignore_capacity,
+    "counters": _ignore_counters,
+    "changes": _ignore_changes,
+}
+
+
 def _race_without_pauses(draw: random.Random, counts: Counter[str]) -> None:
     """Act as leader that decides random samples of the due pods, without back-off, and count claims and conflicts.
 
@@ -110,13 +140,13 @@ def _race_without_pauses(draw: random.Random, counts: Counter[str]) -> None:
     from hetsched.scheduling import scheduling_loop
 
     def sample(cluster_id: int, policy: Any, limit: int, *more: Any) -> list[Any]:
-        due = first_active_pods(cluster_id, policy, MOST_PODS, *more)
+        due = first_active_pods(cluster_id, policy, limit, *more)
         # Explanations of rejected pods take most of the time, so a batch has only one.
         new = [pod for pod in due if pod.state == State.PENDING]
         old = [pod for pod in due if pod.state != State.PENDING]
         # Two processes often decide disjoint samples: no comparison of the states of pods detects their conflict.
         part = draw.randrange(PARTS)
-        new = [pod for pod in new if pod.pod_id % PARTS == part][: limit - 1]
+        new = [pod for pod in new if pod.pod_id % PARTS == part]
         chosen = new + draw.sample(old, min(1, len(old)))
         return sorted(chosen, key=lambda pod: pod.pod_id)
 
@@ -154,7 +184,7 @@ def check_race(seed: int) -> dict[str, Any]:
     actions.release(found.pk, list(placed), to=State.SUCCEEDED, reason="the end of the race")
     rows = Reservation.objects.filter(cluster=found, pod__name__startswith="new-").order_by("id")
     columns = rows.values_list("revision", "released_revision", "pod__name", "node__name", "allocation")
-    claims, problems = replay(_case(seed), list(columns))
+    claims, problems = replay(race_case(seed), list(columns))
     held = ReservedDevice.objects.filter(cluster=found, active=True).values_list("reservation__pod__name", flat=True)
     problems += [f"{name} holds a device at the end" for name in held if name.startswith("new-")]
     return {"claims": claims, "problems": problems[:10], "violations": violations[:10]}
@@ -208,16 +238,6 @@ def cached_promises(cluster: str) -> list[str]:
 
     with cache_of(Cluster.objects.get(name=cluster).pk).locked_snapshot() as snapshot:
         return sorted(name for name in snapshot.state.devices.promised if not name.startswith("default/used-"))
-
-
-@lru_cache(maxsize=4)  # the same process adds and checks a cluster
-def _case(seed: int) -> Case:
-    """Return the cluster of a seed with pods that each fit alone."""
-    from tests.differential.device_comparison import place
-
-    case = draw_contended_devices(seed, MOST_PODS, NODES)
-    fitting = [pod for pod, found in zip(case.pods, place(case), strict=True) if found.feasible]
-    return msgspec.structs.replace(case, pods=fitting)
 
 
 HANDLERS = (add_race, race_claims, check_race, cached_promises)
