@@ -24,7 +24,7 @@ from tests.system.plane import BACKENDS
 CLAIMS = int(os.environ.get("HETSCHED_TEST_DEVICE_CLAIMS", "100"))
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 RACERS = 3
-CLUSTERS = 4  # raced for at the same time; with one cluster, most batches of other processes are lost
+CLUSTERS = 8  # raced for at the same time; with fewer clusters, more batches of other processes are lost
 SECONDS = 5.0  # of one race, longer for many claims
 RACES_OF_DATABASE = 3  # limits the size of the database
 pytestmark = pytest.mark.chaos
