@@ -20,7 +20,7 @@ from hetsched.adapters.node_facts.agent_reports import usage_facts
 from hetsched.adapters.node_facts.collected_facts import measured_by
 from hetsched.adapters.node_facts.report_merge import newer
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.messages.agent_message import AgentMessage, digest_of, durable_parts
+from hetsched.contracts.messages.agent_message import AgentMessage, durable_parts
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineUsage
 from hetsched.contracts.objects.facts import record_claim
 from hetsched.contracts.times import rfc3339, seconds
@@ -37,6 +37,7 @@ from .node_loads import advance, write_columns
 _replace = msgspec.structs.replace
 # Tolerance for start times in the future, because the clocks of an agent and the server may differ slightly.
 _MOST_AHEAD = timedelta(minutes=5)
+_DIGEST_LENGTH = 64  # of the column
 
 
 class MessageResult(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ def receive(cluster: Cluster, message: AgentMessage, *, known: Known = lambda ku
     if row is not None and _is_repeated(row, message, started, now):
         return MessageResult(node, wanted=row.reported is None)
     if message.report is None:
-        if row is None or row.reported is None or row.digest != message.digest:
+        if row is None or row.reported is None or row.digest != _digest(message):
             if row is not None:
                 NodeFacts.objects.filter(pk=row.pk).update(**_message_columns(message, started, now))
             return MessageResult(node, wanted=True)
@@ -157,7 +158,7 @@ def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime
     row.pinned = pinned
     columns = ["pinned", "claims"]
     if message.report is not None:
-        row.reported, row.digest = _replace(message.report, usage=None, pinned=None), digest_of(message.report)
+        row.reported, row.digest = _replace(message.report, usage=None, pinned=None), _digest(message)
         columns += ["reported", "digest"]
     if usage is not None:
         row.usage, row.usage_taken = usage, False
@@ -170,6 +171,14 @@ def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime
         row.claims = NodeFacts.objects.select_for_update().only("claims").get(pk=row.pk).claims
         row.claims = _confirm_sources(row, rfc3339(now))
         row.save(update_fields=columns)
+
+
+def _digest(message: AgentMessage) -> str:
+    """Return the agent's digest of the report that it has sent with this message or before.
+
+    An agent of another version may have other fields in its report, so the server does not compute the digest itself.
+    """
+    return message.digest[:_DIGEST_LENGTH]
 
 
 def _sample(message: AgentMessage, now: datetime) -> MachineUsage | None:
@@ -198,7 +207,7 @@ def _write_facts(node: Node, message: AgentMessage, report: AgentReport, started
         row = NodeFacts.objects.filter(node=node).first() or new_facts(node)
         first = row.reported is None
         row.reported = _replace(report, usage=None, pinned=None)
-        row.digest = digest_of(report)
+        row.digest = _digest(message)
         row.agent = report.agent[:100]
         row.pinned = report.pinned
         columns = ["reported", "digest", "agent", "pinned"]

@@ -95,6 +95,13 @@ def test_unchanged_report_is_confirmed_without_a_write(agent: Api, cluster: Clus
     assert (row.sequence, row.usage.amounts) == (3, {"cpu": 500})
 
 
+def test_report_with_unknown_fields_is_confirmed_by_its_own_digest(agent: Api, cluster: Cluster) -> None:
+    digest = "digest of a report with a field that the server does not know"
+    agent("POST", "agent/reports/", message(digest=digest), status=200)
+    heartbeat = agent("POST", "agent/reports/", message(None, sequence=2, digest=digest), status=200).json()
+    assert heartbeat["problems"] == []
+
+
 def test_unknown_digest_requests_a_full_report(agent: Api, cluster: Cluster) -> None:
     first = agent("POST", "agent/reports/", message(None), status=200).json()
     assert [problem["code"] for problem in first["problems"]] == ["ReportWanted"]
