@@ -15,7 +15,7 @@ import msgspec
 from hetsched.contracts.message import as_text
 from hetsched.contracts.objects.workload import PodSpec
 
-_OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds", "terminating", "extended_claim")
+_OF_POD = ("labels", "stays", "controller", "controller_uid", "grace_seconds", "terminating")
 _OF_SHAPE = ("requests", "nonzero_cpu_millis", "nonzero_memory_bytes", "tolerations")
 _encoder = msgspec.json.Encoder(order="sorted", enc_hook=as_text)
 

@@ -62,8 +62,8 @@ _PROGRESS = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
 class BatchOutcome(msgspec.Struct, frozen=True):
     """The outcome of a batch: how many pods were added, reserved, moved and ended, and the revision of the commit.
 
-    `arrivals_only` is True if the batch only added pending pods. A state of the previous revision is then also valid at
-    the revision of the commit.
+    `arrivals_only` is True if the batch only added pending pods and stored the claims that pods name. A state of the
+    previous revision is then also valid at the revision of the commit.
     """
 
     arrived: int = 0
@@ -90,6 +90,7 @@ class PodTransitions:
         self.arrivals: list[ObservedPod] = []
         self.pending: dict[int, tuple[Pod, ObservedPod]] = {}
         self.changed_specs: list[tuple[Pod, PodSpec]] = []  # pods that changed in place, and their new specs
+        self.named_claims: dict[int, tuple[Pod, str]] = {}  # pods that are not bound, and the claim in their status
         self.deleted: list[Pod] = []
         self.stopped_uids: set[str] = set()
 
@@ -143,6 +144,8 @@ class PodTransitions:
                 self.cancelled[verbatim(seen.reason) or Message("the pod ended before it was bound")].append(row)
             else:
                 self._record_changed_spec(row, seen)
+                if seen.spec is not None and seen.spec.extended_claim:
+                    self.named_claims[row.pk] = row, seen.spec.extended_claim
             return
         reached = State.RUNNING if seen.phase == "Running" else State.BOUND
         for step in _PROGRESS[_PROGRESS.index(state) + 1 : _PROGRESS.index(reached) + 1]:
@@ -171,12 +174,14 @@ class PodTransitions:
         rows = chain(
             *self.steps.values(), *self.cancelled.values(), *self.messages.values(),
             (row for row, _ in (*self.rejected, *self.pending.values(), *self.changed_specs)),
+            (row for row, _ in self.named_claims.values()),
         )  # fmt: skip
         return {row.key for row in rows} | {seen.key for seen in (*self.charged, *self.arrivals)}
 
     def write(self) -> BatchOutcome:
         """Move, free, reserve and submit the pods; return the outcome."""
         self._update_specs()
+        self._update_named_claims()
         change = self.change
         for step in _PROGRESS[1:]:
             if self.steps[step]:
@@ -242,6 +247,14 @@ class PodTransitions:
                 )
                 self.change.end_nominations([pk], Message("the requests of the pod have changed"))
                 self.change.touch([row])
+
+    def _update_named_claims(self) -> None:
+        """Store the claims for the next decision, if the binding is refused. The reservations do not depend on them."""
+        for some in batched(sorted(self.named_claims)):
+            for pk, before in Pod.objects.filter(pk__in=some).values_list("pk", "spec"):
+                spec = msgspec.structs.replace(before, extended_claim=self.named_claims[pk][1])
+                if spec != before:
+                    Pod.objects.filter(pk=pk).update(spec=spec)
 
     def _reserve_again(self) -> None:
         """Reserve changed pods again with their current requests and labels, even beyond a node's capacity."""
