@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from hetsched.contracts.errors import InputError
@@ -67,6 +68,16 @@ def test_decision_replays_after_later_placements_and_releases() -> None:
     schedule.run(cluster.pk)
     release(cluster.pk, [Pod.objects.get(name="first").pk], to=State.SUCCEEDED, reason="done")
     assert matrix_of(first) == before
+
+
+def test_claim_that_the_binding_named_does_not_change_the_replay() -> None:
+    cluster = a_cluster(a_node("n1").offering("example.com/card", 1))
+    submitted(cluster, a_pod("p").requesting("example.com/card", 1))
+    schedule.run(cluster.pk)
+    before = matrix_of(Decision.objects.get())
+    pod = Pod.objects.get()
+    Pod.objects.update(spec=msgspec.structs.replace(pod.spec, extended_claim="named"))
+    assert matrix_of(Decision.objects.get()) == before
 
 
 def test_rejection_replays_with_its_reasons() -> None:

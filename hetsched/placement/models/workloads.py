@@ -14,6 +14,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -313,6 +314,12 @@ class Decision(AppendOnly):
     @property
     def policy_words(self) -> str:
         return f"{self.policy_name} v{self.policy_version}"
+
+    @property
+    def pod_spec(self) -> PodSpec:
+        """The spec that was decided: without the claim that a later binding of the placed pod named in its status."""
+        spec: PodSpec = self.pod.spec
+        return msgspec.structs.replace(spec, extended_claim="") if self.node_name and spec.extended_claim else spec
 
 
 class ForgottenDecision(models.Model):

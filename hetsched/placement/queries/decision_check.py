@@ -54,7 +54,7 @@ def rerun(decision: Decision, policy: str = "", version: int = 0) -> RerunResult
     """
     spec = _spec(policy, version) if policy else _spec(decision.policy_name, decision.policy_version)
     scheduler = scheduler_before(decision, spec)
-    pod = decision.pod.spec
+    pod = decision.pod_spec
     if pod.gang is not None and decision.node_name:
         # Without the minimum: the other members were placed after this pod. The gang is only needed for its domain.
         alone = None if pod.gang.topology is None else msgspec.structs.replace(pod.gang, min_available=1)

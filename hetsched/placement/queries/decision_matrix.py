@@ -67,16 +67,16 @@ def scheduler_before(decision: Decision, spec: PolicySpec | None = None) -> Sche
     # Include pods that were preempted later in the batch: they are not placed, but their own victims were removed.
     settled = same_batch.filter(Q(verdict="placed") | ~Q(evictions=()), id__lt=decision.pk)
     for other in settled.select_related("pod").order_by("id"):
-        state.forget(other.pod.spec.key)  # an earlier decision may have nominated the pod
+        state.forget(other.pod_spec.key)  # an earlier decision may have nominated the pod
         if not other.nominated_node:
             _remove_victims(state, other)
         if other.allocation is not None:
             row = state.row_of[other.nominated_node or other.node_name]
-            state.assume(state.compile(other.pod.spec), row, other.allocation)
-    state.forget(decision.pod.spec.key)
+            state.assume(state.compile(other.pod_spec), row, other.allocation)
+    state.forget(decision.pod_spec.key)
     _remove_victims(state, decision)
     scheduler = Scheduler(state, compiled)
-    pod, row = decision.pod.spec, state.row_of.get(decision.node_name, -1)
+    pod, row = decision.pod_spec, state.row_of.get(decision.node_name, -1)
     if pod.gang is not None and pod.gang.topology is not None and row >= 0:
         register_gang(state, decision)
         select_domain_of(scheduler, pod, row)
@@ -114,7 +114,7 @@ def matrix_of(decision: Decision, *, scoring: Sequence[PluginUse] = ()) -> tuple
 
     Raises: InputError `DecisionExpired`, or an error of the plugins.
     """
-    return matrix(scheduler_before(decision, _extended_policy(decision, scoring)), decision.pod.spec)
+    return matrix(scheduler_before(decision, _extended_policy(decision, scoring)), decision.pod_spec)
 
 
 def _extended_policy(decision: Decision, scoring: Sequence[PluginUse]) -> PolicySpec | None:
@@ -145,7 +145,7 @@ def details_of(decision: Decision) -> DecisionDetails:
 
     Raises: InputError `DecisionExpired`.
     """
-    scheduler, pod = scheduler_before(decision), decision.pod.spec
+    scheduler, pod = scheduler_before(decision), decision.pod_spec
     expected = expected_use(scheduler.state.experience.applied(pod))
     if not decision.node_name:
         register_gang(scheduler.state, decision)
@@ -156,7 +156,7 @@ def details_of(decision: Decision) -> DecisionDetails:
 
 def register_gang(state: ClusterState, decision: Decision) -> None:
     """Register the members of the pod's gang that have no reservation, as the original batch did."""
-    gang = decision.pod.spec.gang
+    gang = decision.pod_spec.gang
     if gang is not None:
         members = Pod.objects.filter(cluster=decision.cluster, namespace=decision.namespace, gang=gang.name)
         specs = (member.spec for member in members.order_by("id"))

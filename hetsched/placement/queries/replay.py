@@ -188,13 +188,17 @@ def read_stream(cluster: Cluster, last: int) -> Stream:
 
 
 def _pods(wanted: set[int]) -> dict[int, PodSpec]:
-    """Read pods without node and allocation, by id; equal shapes share one object, which makes comparisons cheap."""
+    """Read pods without the results of their decisions, by id.
+
+    Equal shapes share one object, which makes comparisons cheap.
+    """
     pods: dict[int, PodSpec] = {}
     shapes: dict[Shape, Shape] = {}
     for some in batched(sorted(wanted)):
         for pk, spec in Pod.objects.filter(pk__in=some).values_list("pk", "spec"):
             shape = shapes.setdefault(spec.shape, spec.shape)
-            pods[pk] = msgspec.structs.replace(spec, shape=shape, node_name="", allocation=None)
+            undecided = {"node_name": "", "allocation": None, "extended_claim": ""}
+            pods[pk] = msgspec.structs.replace(spec, shape=shape, **undecided)
     return pods
 
 

@@ -247,8 +247,8 @@ def _golden_case(
             hint=listed_at(f"decisions/?cluster={cluster.name}"),
         )
     # Use the stored spec for the same manifest: it also contains the requirements that were read from the pod's images.
-    same = found is not None and manifest.strip() == pod_text(found.pod.spec).strip()
-    pod = found.pod.spec if found is not None and same else None
+    same = found is not None and manifest.strip() == pod_text(found.pod_spec).strip()
+    pod = found.pod_spec if found is not None and same else None
     if kept or found is None:
         return pod, msgspec.UNSET
     with simulation_slot():

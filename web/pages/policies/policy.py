@@ -215,7 +215,7 @@ def _pods(decisions: list[Decision]) -> dict[str, dict[str, str]]:
             "name": re.sub(r"[^a-z0-9-]+", "-", decision.pod_name.lower()).strip("-")[:63].strip("-"),
             "cluster": decision.cluster.name,
             "node": decision.node_name,
-            "manifest": pod_text(decision.pod.spec),
+            "manifest": pod_text(decision.pod_spec),
         }
         for decision in decisions
     }
