@@ -44,7 +44,8 @@ _HOME = "/api/v1/namespaces/kube-system"
 # API clients of this process by cluster, each with the settings that it was created from, and a digest of those that a
 # renewed token leaves unchanged. The clients are cached because they keep their server connections open.
 _apis: dict[int, tuple[tuple[str, str], bytes, Api]] = {}
-_apis_lock = threading.Lock()
+# Locks by cluster, so that a slow program for the credentials of one cluster delays no other cluster.
+_locks: dict[int, threading.Lock] = {}
 
 
 def connect(
@@ -157,6 +158,13 @@ def api_of(cluster: Cluster) -> Api:
     Raises: InputError `ClusterNotConnected`, `SecretKeyChanged`, `ClusterHostNotAllowed`, `NotInCluster`,
     `KubeconfigRefused`, or the errors of a program for credentials.
     """
+    # The lock includes reading the row, so that an older row never replaces the client or the token of a newer one.
+    with _locks.setdefault(cluster.pk, threading.Lock()):
+        return _current_api(cluster)
+
+
+def _current_api(cluster: Cluster) -> Api:
+    """Return the cached client if it fits the stored connection, else update or replace it."""
     from hetsched.adapters.kubernetes.api import Api
     from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig, inside
     from hetsched.adapters.kubernetes.connections.kubeconfig import Access
@@ -187,12 +195,7 @@ def api_of(cluster: Cluster) -> Api:
         count_call=lambda verb, status: counters.add(metric_names.API_REQUESTS, name, verb, str(status)),
         reads=bool(connection.shadow_of),
     )
-    with _apis_lock:
-        # Another thread may have created a client from the same settings since `known` was read.
-        current = _apis.get(cluster.pk)
-        if current is not None and current[0] == made_of:
-            return current[2]
-        _apis[cluster.pk] = (made_of, lasting, api)
+    _apis[cluster.pk] = (made_of, lasting, api)
     return api
 
 

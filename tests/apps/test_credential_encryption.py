@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core import serializers
 from django.core.management import call_command
+from django.db import connections as databases
 
 from hetsched.adapters.exec_credentials import kept_credential
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.connections import connection
 from hetsched.contracts.errors import InputError
 from hetsched.inventory import connections
 from hetsched.inventory.actions import create_cluster
@@ -99,20 +102,64 @@ def test_new_connection_ends_the_old_informers_lease(live: Cluster) -> None:
     assert api_of(live) is not before
 
 
-def test_threads_that_connect_at_the_same_time_share_one_client(live: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def other_thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+        pool.submit(databases.close_all).result()
+
+
+def run_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, action: Callable[[], None]) -> None:
+    """Run an action once, before the next call of a function."""
+    original = getattr(owner, name)
+
+    def replacement(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(owner, name, original)
+        action()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, replacement)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("server", ["https://api.example.org:6443", "https://two.example.org"])
+def test_threads_that_connect_at_the_same_time_share_the_newest_client(
+    live: Cluster, other_thread: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
     """A standby that has another client than the informer cannot take over without a list."""
     connected(live)
-    read = "hetsched.adapters.kubernetes.connections.connection.from_kubeconfig"
-    clients: list[Api] = []
+    others: list[Future[Api]] = []
 
-    def read_after_another_thread(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(read, from_kubeconfig)
-        clients.append(api_of(live))
-        return from_kubeconfig(*arguments, **options)
+    def connect_in_another_thread() -> None:
+        connected(live, kubeconfig=kubeconfig(cluster={"server": server}))
+        others.append(other_thread.submit(api_of, live))
+        wait(others, timeout=0.3)
 
-    monkeypatch.setattr(read, read_after_another_thread)
-    assert api_of(live) is clients[0]
-    assert api_of(live) is clients[0]
+    run_before(monkeypatch, connection, "from_kubeconfig", connect_in_another_thread)
+    first = api_of(live)
+    newest = api_of(live)
+    assert others[0].result() is newest
+    assert (first is newest) == (server == "https://api.example.org:6443")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_thread_with_an_older_row_does_not_restore_its_token(
+    live: Cluster, other_thread: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected(live, kubeconfig=kubeconfig(user={"token": "first"}))
+    api = api_of(live)
+    connected(live, kubeconfig=kubeconfig(user={"token": "second"}))
+    others: list[Future[Api]] = []
+
+    def renew_in_another_thread() -> None:
+        connected(live, kubeconfig=kubeconfig(user={"token": "third"}))
+        others.append(other_thread.submit(api_of, live))
+        wait(others, timeout=0.3)
+
+    run_before(monkeypatch, Api, "use_token", renew_in_another_thread)
+    assert api_of(live) is api
+    assert others[0].result() is api
+    assert api._headers()["Authorization"] == "Bearer third"
 
 
 def test_undecryptable_connection_can_be_replaced(live: Cluster, settings: Any) -> None:
