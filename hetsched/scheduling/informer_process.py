@@ -175,10 +175,11 @@ class _ClusterWatch(threading.Thread):
 
     def _lead(self, lease: Lease) -> None:
         """Run the informer under `lease`; it continues the standby if the standby has received all events."""
+        phases = TakeoverPhases(lease)
         cluster = Cluster.objects.get(pk=self.cluster.pk)
         api = self._api_of(cluster)
         log.info("informer lease acquired", cluster=cluster.name, epoch=lease.epoch)
-        phases = TakeoverPhases(lease)
+        phases.end("connection")
         check_identity(cluster, api)
         phases.end("identity")
         standby = self._standby
