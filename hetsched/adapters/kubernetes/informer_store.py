@@ -20,7 +20,6 @@ from typing import TypeVar
 import msgspec
 
 from hetsched.adapters.objects.devices.reader import with_claims
-from hetsched.adapters.objects.devices.slices import marked_unreadable
 from hetsched.adapters.objects.documents import Document
 from hetsched.adapters.objects.fields import FieldView
 from hetsched.adapters.objects.manifests import read_content
@@ -259,22 +258,25 @@ class InformerStore:
         """Read one part of the definitions, or `only` these objects, and quarantine unreadable objects."""
         known = self._defining.get(part, {})
         kept = dict(known) if only is None else {key: known[key] for key in only if key in known}
-        marked: set[tuple[str, str]] = set()  # unreadable slices, of which the pool and the nodes may be readable
         while True:
+            documents = [_document(kind, key, body) for (kind, key), body in kept.items()]
+            unreadable_slices: list[InputError] = []
             try:
-                documents = [
-                    _document(kind, key, body, unreadable=(kind, key) in marked) for (kind, key), body in kept.items()
-                ]
-                return read_content(documents, workload=False)
+                content = read_content(documents, workload=False, unreadable_slices=unreadable_slices)
             except InputError as error:
-                odd = _rejected_object(error, kept)
-                if odd is None:
-                    raise
-                self._quarantine(odd[0].split(".")[0], odd[1], error)
-                if odd[0] == _id(RESOURCE_SLICES) and odd not in marked:
-                    marked.add(odd)
-                else:
-                    del kept[odd]
+                del kept[self._quarantine_rejected(error, kept)]
+                continue
+            for rejection in unreadable_slices:
+                self._quarantine_rejected(rejection, kept)
+            return content
+
+    def _quarantine_rejected(self, error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str]:
+        """Quarantine the object that an error names, and return it; raise the error if it names none of `among`."""
+        rejected = _rejected_object(error, among)
+        if rejected is None:
+            raise error
+        self._quarantine(rejected[0].split(".")[0], rejected[1], error)
+        return rejected
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -328,14 +330,14 @@ def _put(table: dict[K, bytes], key: K, body: bytes | None) -> None:
         table[key] = body
 
 
-def _document(kind: str, key: str, body: bytes, *, unreadable: bool = False) -> Document:
+def _document(kind: str, key: str, body: bytes) -> Document:
     """Return an object as a document whose file name is its kind and key, so that errors identify the object.
 
-    Items of a list have no kind and apiVersion; both are added here. An `unreadable` slice is marked.
+    Items of a list have no kind and apiVersion; both are added here.
     """
     resource = _BY_ID[kind]
     plain = {**json.loads(body), "apiVersion": resource.api_version, "kind": resource.kind}
-    return Document(f"{kind}/{key}", 1, marked_unreadable(plain) if unreadable else plain)
+    return Document(f"{kind}/{key}", 1, plain)
 
 
 def _rejected_object(error: InputError, among: Iterable[tuple[str, str]]) -> tuple[str, str] | None:

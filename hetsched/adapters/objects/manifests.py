@@ -52,18 +52,24 @@ from .pods import PodReader, ReferencedObjects, namespace_of
 
 
 def read_content(
-    documents: Sequence[Document], *, workload: bool, known: ClusterContent | None = None, names: str = ""
+    documents: Sequence[Document],
+    *,
+    workload: bool,
+    known: ClusterContent | None = None,
+    names: str = "",
+    unreadable_slices: list[InputError] | None = None,
 ) -> ClusterContent:
     """Convert documents to cluster content; controllers are expanded to pods in a workload file only.
 
     `known` is a cluster with priority classes, runtime classes and pod groups that the pods may refer to. `names` is
-    the seed of generated names.
+    the seed of generated names. If `unreadable_slices` is given, errors of ResourceSlices are added to it instead of
+    raised, and the pools of these slices are incomplete.
 
     Raises: InputError that names file, document, field path and reason, and lists the other wrong fields of a workload
     file; nothing is converted in that case.
     """
     try:
-        content = _converted(documents, _Reading(workload, names), known)
+        content = _converted(documents, _Reading(workload, names, unreadable_slices), known)
     except InputError as error:
         if workload:
             error.further = further_errors(
@@ -110,9 +116,10 @@ def generated_name(stem: str, names: str, number: int) -> str:
 class _Reading:
     """State of one `read_content` call: the objects grouped by the way they are read."""
 
-    def __init__(self, workload: bool, names: str) -> None:
+    def __init__(self, workload: bool, names: str, unreadable_slices: list[InputError] | None = None) -> None:
         self._workload = workload
         self._names = names
+        self._unreadable_slices = unreadable_slices
         self._sorted: dict[str, list[tuple[Document, FieldView]]] = {}
         self._seen: set[tuple[str, str, str]] = set()
         self._taken: set[str] = set()
@@ -155,12 +162,19 @@ class _Reading:
         number = self._generated[stem] = self._generated.get(stem, -1) + 1
         return FieldView({**root.value, "metadata": {**meta.value, "name": generated_name(stem, self._names, number)}})
 
-    def _each(self, kind: str, read: Callable[[FieldView], Any]) -> dict[str, Any]:
-        """Read all objects of a kind into a mapping from their names."""
+    def _each(
+        self, kind: str, read: Callable[[FieldView], Any], errors: list[InputError] | None = None
+    ) -> dict[str, Any]:
+        """Read all objects of a kind into a mapping from their names; errors are added to `errors` if it is given."""
         found = {}
         for document, root in self._sorted.get(kind, ()):
-            with _WithLocation(document):
-                found[root.view("metadata").text("name")] = read(root)
+            try:
+                with _WithLocation(document):
+                    found[root.view("metadata").text("name")] = read(root)
+            except InputError as error:
+                if errors is None:
+                    raise
+                errors.append(error)
         return found
 
     def definitions(self, known: ClusterContent | None = None) -> ClusterContent:
@@ -204,12 +218,10 @@ class _Reading:
 
     def _devices(self, known: ClusterContent | None) -> Devices:
         reader = DeviceReader(None if known is None else known.devices)
-        for kind, read in (
-            ("ResourceSlice", reader.slice),
-            ("DeviceClass", reader.device_class),
-            ("DeviceTaintRule", reader.taint_rule),
-        ):
-            self._each(kind, read)
+        self._each("ResourceSlice", reader.pool, self._unreadable_slices)
+        self._each("ResourceSlice", reader.slice, self._unreadable_slices)
+        self._each("DeviceClass", reader.device_class)
+        self._each("DeviceTaintRule", reader.taint_rule)
         for document, root in self._sorted.get("ResourceClaim", ()):
             with _WithLocation(document):
                 reader.claim(root, namespace_of(root.view("metadata")))

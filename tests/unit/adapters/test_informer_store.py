@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters.kubernetes import informer_store
 from hetsched.adapters.kubernetes.informer_store import InformerStore
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.adapters.kubernetes.resources import (
@@ -23,6 +24,7 @@ from hetsched.adapters.kubernetes.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from hetsched.adapters.objects.manifests import read_content
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.devices import DevicePlace
 from hetsched.contracts.objects.observed import Changes
@@ -383,6 +385,33 @@ def test_unreadable_slice_of_the_newest_generation_replaces_older_slices() -> No
     found = taken(store).definitions
     assert found is not None
     assert (found.devices.devices, found.devices.incomplete) == ((), ("d.io/n1",))
+
+
+def test_unreadable_slices_need_no_further_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+
+    def counted(documents: Any, **options: Any) -> ClusterContent:
+        reads.append(len(documents))
+        return read_content(documents, **options)
+
+    monkeypatch.setattr(informer_store, "read_content", counted)
+    store = InformerStore()
+    a_slice(store, "a")
+    for number in range(3):
+        a_slice(store, name=f"bad{number}", pool={"name": f"p{number}"}, sharedCounters=UNREADABLE_COUNTERS)
+    found = taken(store).definitions
+    assert found is not None
+    assert (len(found.devices.devices), len(found.devices.incomplete), len(store.quarantined)) == (1, 3, 3)
+    assert reads.count(4) == 1
+
+
+def test_unreadable_slice_of_an_outdated_generation_is_ignored() -> None:
+    store = InformerStore()
+    a_slice(store, name="old", sharedCounters=UNREADABLE_COUNTERS)
+    a_slice(store, "a", name="new", pool={"generation": 2})
+    found = taken(store).definitions
+    assert found is not None
+    assert (len(found.devices.devices), found.devices.incomplete, store.quarantined) == (1, (), {})
 
 
 def test_slice_without_a_readable_pool_has_no_effect_on_others() -> None:

@@ -444,6 +444,12 @@ def test_newest_complete_pool_generation_is_used() -> None:
     assert Scene(node("n1"), old, half, claim("c", exactly("gpu")), pod("c")).placed["p"] == (None, [])
 
 
+def test_outdated_unreadable_slice_does_not_reject_the_file() -> None:
+    unreadable = [{"name": "memory", "counters": {"bytes": {"value": "much"}}}]
+    old, new = slice_of("n1", sharedCounters=unreadable), slice_of("n1", device("d9"), generation=2)
+    assert Scene(node("n1"), old, new, claim("c", exactly("gpu")), pod("c")).placed["p"] == ("n1", ["gpu=d9"])
+
+
 def test_devices_of_a_node_selector_are_allocated_on_its_nodes() -> None:
     nodes = node("n1"), node("n2", rack="r2"), node("n3", rack="r3")
     objects = *nodes, shared_slice(device("d0"), **in_rack("r3")), claim("c", exactly("gpu"))

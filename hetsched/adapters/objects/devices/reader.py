@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.objects.devices import Device, DevicePlace, Devices, ResourceClaim
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.times import seconds
@@ -22,7 +23,7 @@ from hetsched.contracts.times import seconds
 from ..fields import FieldView
 from .claims import resource_claim, selectors
 from .selector_verdicts import evaluate, is_supported, selector_chains, selector_verdicts
-from .slices import DeviceSlice, device_taint, read_slice
+from .slices import DeviceSlice, device_taint, pool_and_generation, read_slice, unreadable_slice
 
 
 class DeviceReader:
@@ -30,14 +31,29 @@ class DeviceReader:
 
     def __init__(self, known: Devices | None = None) -> None:
         self._known = known or Devices()
-        self._slices: list[DeviceSlice] = []
+        self._generations: dict[str, int] = {}  # pool -> its highest generation
+        self._slices: list[DeviceSlice] = []  # of the highest generation of each pool
         self._classes: dict[str, tuple[str, ...]] = {}
         self._extended: dict[str, tuple[float, str]] = {}  # resource -> creation and name of the newest class
         self._claims: dict[str, ResourceClaim] = {}
         self._taint_rules: list[_TaintRule] = []
 
+    def pool(self, root: FieldView) -> None:
+        """Note the generation of a slice; this precedes `slice` for all slices, because outdated ones are not read."""
+        pool, generation = pool_and_generation(root.view("spec"))
+        self._generations[pool] = max(generation, self._generations.get(pool, 0))
+
     def slice(self, root: FieldView) -> None:
-        self._slices.append(read_slice(root.view("spec")))
+        """Read a slice, unless it is outdated. Raises: InputError; the pool of the slice is then incomplete."""
+        spec = root.view("spec")
+        pool, generation = pool_and_generation(spec)
+        if generation < self._generations[pool]:
+            return
+        try:
+            self._slices.append(read_slice(spec))
+        except InputError:
+            self._slices.append(unreadable_slice(spec))
+            raise
 
     def device_class(self, root: FieldView) -> None:
         meta, spec = root.view("metadata"), root.view("spec")
@@ -63,19 +79,15 @@ class DeviceReader:
 
     def devices(self) -> Devices:
         """Return the objects read so far, with the results of every selector for its candidate devices."""
-        newest: dict[str, int] = {}
-        for found in self._slices:
-            newest[found.pool] = max(newest.get(found.pool, 0), found.generation)
-        current = [found for found in self._slices if found.generation == newest[found.pool]]
-        counts = Counter(found.pool for found in current)
-        incomplete = {found.pool for found in current if found.slices_of_pool != counts[found.pool]}
-        read, shared, contradictory = _pools([found for found in current if found.pool not in incomplete])
+        counts = Counter(found.pool for found in self._slices)
+        incomplete = {found.pool for found in self._slices if found.slices_of_pool != counts[found.pool]}
+        read, shared, contradictory = _pools([found for found in self._slices if found.pool not in incomplete])
         classes = {**self._known.classes, **self._classes}
         devices = tuple(self._tainted(device, classes) for device in read or self._known.devices)
         verdicts = selector_verdicts(devices, classes, self._claims.values())
         pools = tuple(sorted(incomplete | contradictory))
         places: dict[str, dict[DevicePlace, None]] = {pool: {} for pool in pools}
-        for found in current:
+        for found in self._slices:
             if found.pool in places:
                 places[found.pool] |= dict.fromkeys(found.places)
         places_of_pools = {pool: tuple(some) for pool, some in places.items()}

@@ -1,7 +1,7 @@
 """Reader of a ResourceSlice and of the devices that it publishes.
 
-The informer marks a slice that cannot be read. Of such a slice only the pool, the generation and the readable nodes are
-read, so that its pool is incomplete on these nodes.
+Of a slice that cannot be read, the informer uses only the pool, the generation and the readable nodes, so that its pool
+is incomplete on these nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _DEVICE = {
     "allowMultipleAllocations", "bindsToNode", "bindingConditions", "bindingFailureConditions",
     keys.EXPORT_BLOCKED,
 }  # fmt: skip
-_UNREADABLE = "hetsched.io/unreadable"
 _ATTRIBUTES = {"bool": bool, "int": int, "string": str, "version": str}
 Plain = dict[str, Any]
 
@@ -44,27 +43,29 @@ class DeviceSlice(NamedTuple):
     """
 
     pool: str
-    generation: int
     slices_of_pool: int | None
     places: tuple[DevicePlace, ...]
     devices: tuple[Device, ...] = ()
     counters: tuple[tuple[str, int], ...] = ()
 
 
-def read_slice(spec: FieldView) -> DeviceSlice:
-    """Read the spec of a slice. Raises: InputError, of an unreadable slice only if its pool is unknown."""
+def pool_and_generation(spec: FieldView) -> tuple[str, int]:
+    """Return the pool of a slice as `driver/pool`, and its generation. Raises: InputError."""
     pool = spec.view("pool")
-    key, generation = f"{spec.text('driver')}/{pool.text('name')}", pool.integer("generation")
-    if _UNREADABLE in spec:
-        return DeviceSlice(key, generation, None, tuple(_readable_places(spec)))
-    count = pool.integer("resourceSliceCount", 1)
-    return DeviceSlice(key, generation, count, tuple(_places(spec)), tuple(_devices(spec)), tuple(_counters(spec)))
+    return f"{spec.text('driver')}/{pool.text('name')}", pool.integer("generation")
 
 
-def marked_unreadable(plain: Plain) -> Plain:
-    """Return a copy of a ResourceSlice that is marked as unreadable."""
-    spec = plain.get("spec")
-    return plain | {"spec": spec | {_UNREADABLE: True}} if isinstance(spec, dict) else plain
+def read_slice(spec: FieldView) -> DeviceSlice:
+    """Read the spec of a slice. Raises: InputError."""
+    pool, _ = pool_and_generation(spec)
+    count = spec.view("pool").integer("resourceSliceCount", 1)
+    return DeviceSlice(pool, count, tuple(_places(spec)), tuple(_devices(spec)), tuple(_counters(spec)))
+
+
+def unreadable_slice(spec: FieldView) -> DeviceSlice:
+    """Return a slice that cannot be read, except its pool, with its readable nodes."""
+    pool, _ = pool_and_generation(spec)
+    return DeviceSlice(pool, None, tuple(_readable_places(spec)))
 
 
 def _devices(spec: FieldView) -> Iterator[Device]:
