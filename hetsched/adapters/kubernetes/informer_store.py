@@ -97,7 +97,7 @@ class InformerStore:
     def feed(self, resource: Resource, event: Upserted | Deleted) -> None:
         """Apply one event of a reflector."""
         body = event.body if isinstance(event, Upserted) else None
-        was_odd = self.quarantined.pop((resource.plural, event.key), None) is not None
+        was_quarantined = self.quarantined.pop((resource.plural, event.key), None) is not None
         if resource is PODS:
             self._wanting.pop(event.key, None)
             self._by_policy.pop(event.key, None)
@@ -112,7 +112,7 @@ class InformerStore:
         elif resource is NODES:
             fields = None if body is None else node_fields(body)
             # Skip heartbeats, which are most updates of a node and change no field that is read.
-            if was_odd or fields is None or fields != self._nodes.get(event.key):
+            if was_quarantined or fields is None or fields != self._nodes.get(event.key):
                 _put(self._nodes, event.key, fields)
                 self._dirty[event.key] = None
         elif resource is SCHEDULING_POLICIES:
@@ -283,7 +283,7 @@ class InformerStore:
     def _read_node(self, name: str) -> NodeReport | None:
         """Read a node and the objects that describe it; return None if the node itself cannot be read."""
         kept = dict(self._describing.get(name, {}))
-        odd: list[str] = []
+        problems: list[str] = []
         while True:
             parts = {_id(NODES): self._nodes[name], **kept}
             try:
@@ -295,10 +295,10 @@ class InformerStore:
                     self._quarantine(NODES.plural, name, error)
                     return None
                 self._quarantine(culprit[0].split(".")[0], name, error)
-                odd.append(f"{_PROBLEM}: {culprit[0]}: {error.message}")
+                problems.append(f"{_PROBLEM}: {culprit[0]}: {error.message}")
                 del kept[culprit[0]]
                 continue
-            return msgspec.structs.replace(report, problems=(*report.problems, *odd), source="api-server")
+            return msgspec.structs.replace(report, problems=(*report.problems, *problems), source="api-server")
 
     def _is_rebooted(self, name: str) -> bool:
         """Return whether a node reports a new boot id, which means that all its earlier processes have ended."""

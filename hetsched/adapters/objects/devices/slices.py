@@ -72,7 +72,7 @@ def _devices(spec: FieldView) -> Iterator[Device]:
     """Yield the devices of a slice."""
     driver, pool = spec.text("driver"), spec.view("pool").text("name")
     for device in spec.views("devices"):
-        attributes, odd = _attributes(device, driver)
+        attributes, unknown = _attributes(device, driver)
         extra = sorted(set(device.value) - _DEVICE)
         why = device.text(keys.EXPORT_BLOCKED) or (f"devices[].{extra[0]}" if extra else "")
         place = device if spec.flag("perDeviceNodeSelection") else spec
@@ -89,7 +89,7 @@ def _devices(spec: FieldView) -> Iterator[Device]:
             attributes=attributes,
             versions=versions,
             capacity=_capacity(device),
-            blocked=why or odd,
+            blocked=why or unknown,
             consumes=consumed_counters(device),
             shared=device.flag("allowMultipleAllocations"),
             taints=tuple(filter(None, map(device_taint, device.views("taints")))),
@@ -151,17 +151,17 @@ def _binding_conditions(device: FieldView) -> BindingConditions | None:
 def _attributes(device: FieldView, driver: str) -> tuple[dict[str, Value], str]:
     """Return attributes by qualified name, and the path of an attribute of unknown type (if any)."""
     found: dict[str, Value] = {}
-    odd = ""
+    unknown = ""
     for key, holder in device.view("attributes").value.items():
         facts: Plain = holder if isinstance(holder, dict) else {}
         kind: str = next(iter(facts), "")
         value: Any = facts.get(kind)
         fits = kind in _ATTRIBUTES and type(value) is _ATTRIBUTES[kind]
         if not fits or (kind == "version" and not is_version(value)):
-            odd = odd or f"devices[].attributes[{key}].{kind}"
+            unknown = unknown or f"devices[].attributes[{key}].{kind}"
         else:
             found["/".join(qualified(key, driver))] = value
-    return found, odd
+    return found, unknown
 
 
 def _capacity(device: FieldView) -> dict[str, DeviceCapacity]:
