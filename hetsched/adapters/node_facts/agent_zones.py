@@ -11,7 +11,7 @@ import msgspec
 from hetsched.adapters.objects.kubelet_grants import Near, kubelet_grants, zones_of_devices
 from hetsched.contracts.cpuset import MAX_CPU_ID, format_cpuset
 from hetsched.contracts.messages.agent_report import AgentReport, KubeletState, MachineCpu, MachineZone
-from hetsched.contracts.objects.kubelet_options import MOST_MODELLED_NUMA_NODES, bounded, read_options
+from hetsched.contracts.objects.kubelet_options import bounded, is_distribution_modelled, read_options
 from hetsched.contracts.objects.node_report import NumaReport, NumaZone, zone_name
 from hetsched.contracts.objects.pinned_memory import HUGE_PAGES, MOST_KINDS, STATIC, is_memory
 from hetsched.contracts.reserved_cpus import reserved_by_amount
@@ -79,8 +79,8 @@ def _reserved_cpus(report: AgentReport, kubelet_version: str) -> str | None:
 
 
 def _has_modelled_size(cpus: Collection[MachineCpu]) -> bool:
-    """Return whether CPUs can be selected in a limited time, which grows exponentially with the NUMA nodes."""
-    return len(cpus) <= MOST_CPUS and len({cpu.zone for cpu in cpus}) <= MOST_MODELLED_NUMA_NODES
+    """Return whether the numbers of CPUs and NUMA nodes are modelled, so that the selection takes little time."""
+    return len(cpus) <= MOST_CPUS and is_distribution_modelled(len({cpu.zone for cpu in cpus if cpu.online}))
 
 
 def _zones(

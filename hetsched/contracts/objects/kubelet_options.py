@@ -120,14 +120,11 @@ def unmodelled(numa: NumaReport) -> Iterable[str]:
     """Yield the kubelet settings of a node that the prediction of kubelet admission ignores, as `name=value`."""
     options = read_options(numa.cpu_manager_options, numa.topology_manager_options)
     yield from options.unknown
-    zones = [zone for zone in numa.zones if zone.cpus or zone.capacity.get(CPU) or zone.allocatable.get(CPU)]
+    zones = zones_with_cpus(numa)
     names = {zone.name for zone in zones}
     needed = {
         "full-pcpus-only": (options.full_pcpus_only, all(map(_cores_known, zones))),
-        "distribute-cpus-across-numa": (
-            options.distribute_cpus_across_numa,
-            len(zones) <= MOST_MODELLED_NUMA_NODES,
-        ),
+        "distribute-cpus-across-numa": (options.distribute_cpus_across_numa, is_distribution_modelled(len(zones))),
         "distribute-cpus-across-cores": (options.distribute_cpus_across_cores, all(map(_cores_known, zones))),
         "align-by-socket": (options.align_by_socket, bool(numa.sockets) or all(zone.parent for zone in zones)),
         "prefer-align-cpus-by-uncorecache": (options.prefer_align_cpus_by_uncorecache, bool(numa.caches)),
@@ -141,6 +138,16 @@ def unmodelled(numa: NumaReport) -> Iterable[str]:
         yield f"topologyManagerPolicy={policy}"
     if numa.memory_manager_policy not in (None, "", "None") and not assigns_memory(numa):
         yield f"memoryManagerPolicy={numa.memory_manager_policy[:100]}"
+
+
+def zones_with_cpus(numa: NumaReport) -> list[NumaZone]:
+    """Return the zones that have online CPUs."""
+    return [zone for zone in numa.zones if zone.cpus or zone.capacity.get(CPU) or zone.allocatable.get(CPU)]
+
+
+def is_distribution_modelled(numa_nodes: int) -> bool:
+    """Return whether the model distributes CPUs over this number of NUMA nodes, of those with online CPUs."""
+    return numa_nodes <= MOST_MODELLED_NUMA_NODES
 
 
 def assigns_memory(numa: NumaReport) -> bool:

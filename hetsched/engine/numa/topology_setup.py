@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 from hetsched.contracts.cpu_topology import Cpu, Topology
 from hetsched.contracts.cpuset import parse_cpuset
-from hetsched.contracts.objects.kubelet_options import MOST_MODELLED_NUMA_NODES, assigns_memory, read_options
+from hetsched.contracts.objects.kubelet_options import (
+    assigns_memory,
+    is_distribution_modelled,
+    read_options,
+    zones_with_cpus,
+)
 from hetsched.contracts.objects.node_report import NodeReport, NumaReport
 from hetsched.contracts.units import CPU
 from hetsched.engine.cluster.columns import WORD_BITS
@@ -71,7 +76,7 @@ def _kubelet(report: NodeReport, numa: NumaReport, pins: bool) -> KubeletPolicy:
     texts = tuple((zone.cpus or "", zone.siblings, zone.parent) for zone in named)
     rows = [tuple(zone.costs.get(other.name, -1) for other in zones) for zone in zones]
     options = read_options(numa.cpu_manager_options, numa.topology_manager_options, report.kubelet_version)
-    if len(zones) > MOST_MODELLED_NUMA_NODES:  # distribution compares all sets of NUMA nodes: 16 s on 20 NUMA nodes
+    if not is_distribution_modelled(len(zones_with_cpus(numa))):
         options = options._replace(distribute_cpus_across_numa=False)
     return KubeletPolicy(
         options=options,

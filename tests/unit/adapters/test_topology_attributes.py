@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from hetsched.adapters.node_facts.agent_reports import node_facts
@@ -112,6 +113,15 @@ def test_cpus_reserved_by_number_depend_on_the_kubelet_version(number: int | Non
     assert found is not None
     assert found.reserved_cpus == reserved
     assert sum(zone.allocatable["cpu"] for zone in found.zones) == 7000
+
+
+def test_offline_cpus_do_not_limit_the_selection_of_reserved_cpus() -> None:
+    report = reserving(5)
+    offline = tuple(MachineCpu(cpu, cpu, 1, cpu, str(cpu), online=False) for cpu in range(12, 24))
+    report = msgspec.structs.replace(report, cpus=(*(report.cpus or ()), *offline))
+    found = node_facts(report, kubelet_version="v1.37.2").numa
+    assert found is not None
+    assert found.reserved_cpus == "0-4"
 
 
 def test_sockets_are_unknown_if_one_cpu_has_no_socket() -> None:

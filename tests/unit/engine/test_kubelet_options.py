@@ -245,6 +245,16 @@ def test_distribution_over_more_zones_than_are_modelled_is_ignored() -> None:
         assert setup.kubelet.options.distribute_cpus_across_numa is modelled
 
 
+def test_zones_without_cpus_do_not_limit_the_distribution() -> None:
+    zones = tuple(NumaZone(f"node-{number}", str(number)) for number in range(12))
+    nic = NumaZone("node-12", allocatable={"example.com/nic": 1})
+    numa = NumaReport(
+        (*zones, nic), cpu_manager_policy="static", cpu_manager_options={"distribute-cpus-across-numa": "true"}
+    )
+    assert list(unmodelled(numa)) == []
+    assert setup_of(a_node("n").having(numa=numa).build()).kubelet.options.distribute_cpus_across_numa
+
+
 # -- whole decisions ---------------------------------------------------------------------------------------------------
 
 
