@@ -303,7 +303,8 @@ def _check_assignment(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, .
 
     Reserved CPUs must not be exclusive; they must be shared or, under `strict-cpu-reservation`, in neither set. The
     shared pool must not be empty if CPUs are exclusive. Every online CPU must be shared or exclusive; as in the
-    kubelet, this is checked only if the sets are `consistent`.
+    kubelet, this is checked only if the sets are `consistent`. Reserved CPUs are not checked if their selection depends
+    on the version of the kubelet, which the agent does not know.
     """
     if found.shared_cpus is None or not (found.shared_cpus or found.exclusive):
         return  # the kubelet initializes an empty state itself
@@ -311,10 +312,12 @@ def _check_assignment(tree: Tree, found: KubeletState, cpus: tuple[MachineCpu, .
     exclusive = frozenset[int]().union(
         *(parse_cpuset(text) for containers in found.exclusive.values() for text in containers.values())
     )
-    reserved = parse_cpuset(found.reserved_cpus or "")
-    strict = read_options(found.cpu_manager_options, {}).strict_cpu_reservation
-    online = frozenset(cpu.id for cpu in cpus if cpu.online)
-    unassigned = online - shared - exclusive - (reserved if strict else frozenset()) if consistent else frozenset()
+    options = read_options(found.cpu_manager_options, {})
+    strict = options.strict_cpu_reservation
+    remaining = frozenset(cpu.id for cpu in cpus if cpu.online) - shared - exclusive
+    is_selection_known = found.reserved_number is None or not options.distribute_cpus_across_numa
+    reserved = parse_cpuset(found.reserved_cpus or "") if is_selection_known else remaining
+    unassigned = remaining - (reserved if strict else frozenset()) if consistent else frozenset()
     checks = (
         ("KubeletCpusUnassigned", unassigned, "are online, but neither shared nor exclusive"),
         ("KubeletReservedExclusive", reserved & exclusive, "are reserved, but exclusive to pods"),

@@ -26,14 +26,16 @@ CONFIG = "kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCP
 STRICT = CONFIG + 'cpuManagerPolicyOptions:\n  strict-cpu-reservation: "true"\n'
 
 
-def problems(root: Path, shared: str, config: str = CONFIG, **exclusive: str) -> list[tuple[str, str]]:
-    """Return code and CPUs of the problems of a checkpoint with 8 online CPUs, 0 and 1 reserved."""
+def problems(
+    root: Path, shared: str, config: str = CONFIG, *, cpus: tuple[MachineCpu, ...] = CPUS, **exclusive: str
+) -> list[tuple[str, str]]:
+    """Return code and CPUs of the problems of a checkpoint, by default with 8 online CPUs, 0 and 1 reserved."""
     entries = {uid: {"main": cpus} for uid, cpus in exclusive.items()}
     state = {"policyName": "static", "defaultCpuSet": shared, "entries": entries, "checksum": 0}
     put(root, f"{FOLDER}/cpu_manager_state", json.dumps(state))
     put(root, f"{FOLDER}/config.yaml", config)
     tree = Tree(root)
-    probe_kubelet(tree, CPUS)
+    probe_kubelet(tree, cpus)
     return [(problem.code, problem.message.partition("CPUs ")[2].partition(" ")[0]) for problem in tree.problems]
 
 
@@ -51,6 +53,18 @@ def test_online_cpus_in_no_set_are_reported(tmp_path: Path) -> None:
 
 def test_reserved_cpus_in_exclusive_use_are_reported(tmp_path: Path) -> None:
     assert problems(tmp_path, "0,2-5", a="1,6-7") == [("KubeletReservedExclusive", "1")]
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_reserved_cpus_of_an_unknown_kubelet_version_are_not_checked(tmp_path: Path, strict: str) -> None:
+    # Zones of 2, 4 | 3 and 3 CPUs, 5 are reserved by number: 2-4,6-7 before Kubernetes 1.37, and 0-4 since.
+    zones = (range(2), range(2, 6), range(6, 9), range(9, 12))
+    cpus = tuple(MachineCpu(cpu, cpu, at // 2, at, str(cpu)) for at, zone in enumerate(zones) for cpu in zone)
+    options = {"align-by-socket": "true", "distribute-cpus-across-numa": "true", "strict-cpu-reservation": strict}
+    stated = "".join(f"  {name}: '{value}'\n" for name, value in options.items())
+    config = f"cpuManagerPolicy: static\nkubeReserved:\n  cpu: '5'\ncpuManagerPolicyOptions:\n{stated}"
+    shared = "5,8-11" if strict == "true" else "0-5,8-11"
+    assert problems(tmp_path, shared, config, cpus=cpus, a="6-7") == []
 
 
 def test_strict_reservation_reports_reserved_cpus_in_the_shared_pool(tmp_path: Path) -> None:
