@@ -25,7 +25,7 @@ def updated(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the text of a values schema with the given schemas as the properties of `settings`."""
     names = sorted(schemas.keys() - RESERVED)
     rows = ",\n".join(f"        {json.dumps(name)}: {json.dumps(schemas[name])}" for name in names)
-    files = json.dumps({f"^({'|'.join(names)})_FILE$": {"type": "string", "pattern": "^/"}})
+    files = json.dumps({f"^({'|'.join(names)})_FILE$": {"type": "string", "pattern": "^(/.*)?$"}})
     block = (
         '      "type": "object", "additionalProperties": false,\n'
         f'      "properties": {{\n{rows}\n      }},\n'

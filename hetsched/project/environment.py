@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -28,8 +28,15 @@ FALSE = frozenset({"0", "false", "no", "off"})
 # Prefixes of variables with secrets of hetsched.
 SECRETS = ("HETSCHED_", "DJANGO_", "SECRET_KEY", "DATABASE_URL", "REDIS_URL")
 _TEXT = {"type": "string"}
-_FLAG = {"enum": [True, False, 1, 0, *sorted(TRUE), *sorted(FALSE), ""]}
 DATABASES = {"sqlite": "sqlite:////path/to/file", "postgres": "postgres://user:password@host:5432/name"}
+
+
+def _words(words: Iterable[str]) -> list[str]:
+    """Return the values of a schema for words that are read without regard to case; an empty value is allowed."""
+    return list(dict.fromkeys(form for word in (*words, "") for form in (word, word.capitalize(), word.upper())))
+
+
+_FLAG = {"enum": [True, False, 1, 0, *_words(sorted(TRUE | FALSE))]}
 
 
 def exit_with_message(error: InputError) -> NoReturn:
@@ -105,7 +112,7 @@ class Environment:
 
     def choice(self, name: str, options: tuple[str, ...]) -> str:
         """Return the value, which must be one of `options`; the first option is the default."""
-        value = self._get(name, {"enum": [*options, ""]}).lower() or options[0]
+        value = self._get(name, {"enum": _words(options)}).lower() or options[0]
         if value not in options:
             self._invalid(name, f"{value!r} is not a valid value", f"Use one of: {', '.join(options)}")
         return value

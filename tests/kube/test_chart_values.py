@@ -74,6 +74,17 @@ def test_invalid_value_is_rejected_by_name(values: str, message: str) -> None:
     assert message in done.stderr
 
 
+def test_forms_that_the_processes_accept_are_allowed(tmp_path: Path) -> None:
+    forms = {
+        "HETSCHED_LOG_LEVEL": "DEBUG", "HETSCHED_ADMIN": "False", "HETSCHED_DEMO": "TRUE", "HETSCHED_HTTPS": "Proxy",
+        "HETSCHED_OIDC_CLIENT_SECRET_FILE": "",
+    }  # fmt: skip
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"settings": forms}))
+    done = helm("template", "live", str(CHART), f"--values={tmp_path / 'values.yaml'}")
+    assert done.returncode == 0, done.stderr
+    assert all(f'{{name: {name}, value: "{value}"}}' in done.stdout for name, value in forms.items())
+
+
 def test_settings_and_other_variables_reach_every_process() -> None:
     settings = ("HETSCHED_BATCH=250", "HETSCHED_ADMIN=false", "HETSCHED_MOST_WAITING_PODS=1000000")
     env = container("server", *(f"settings.{setting}" for setting in settings), "extraEnv.SSL_CERT_FILE=/data/ca.crt")

@@ -26,9 +26,12 @@ def test_every_setting_except_those_of_other_values_is_allowed() -> None:
     [
         (
             "flag", {"default": True},
-            {"enum": [True, False, 1, 0, "1", "on", "true", "yes", "0", "false", "no", "off", ""]},
+            {"enum": [
+                True, False, 1, 0, "0", "1", "false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF",
+                "on", "On", "ON", "true", "True", "TRUE", "yes", "Yes", "YES", "",
+            ]},
         ),
-        ("choice", {"options": ("json", "console")}, {"enum": ["json", "console", ""]}),
+        ("choice", {"options": ("info", "none")}, {"enum": ["info", "Info", "INFO", "none", "None", "NONE", ""]}),
         (
             "number", {"default": 5, "least": 1, "most": 90},
             {"type": ["integer", "string"], "minimum": 1, "maximum": 90, "pattern": "^([1-9][0-9]{0,1})?$"},
