@@ -21,7 +21,9 @@ WRITE_LABEL_VALUE = Message(
 )
 _INT64 = 2**63 - 1
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
+_NOT_IN_LABELS = re.compile(r"[^a-z0-9-]+")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
+_EMPTY_ENDS = re.compile(r"[-.]*\.[-.]*")
 
 
 def allowed_values(found: object, allowed: Iterable[str]) -> Message:
@@ -68,7 +70,8 @@ def add_quotes(found: object) -> Message:
     return Message("Write one string")
 
 
-def valid_name(found: str) -> Message:
-    """Return the remedy for an object name that is not an RFC 1123 name; it proposes the nearest valid name."""
-    near = _NOT_IN_NAMES.sub("-", found.lower()).strip("-.")[:63].strip("-.")
+def valid_name(found: str, *, label: bool) -> Message:
+    """Return the remedy for an object name that is not an RFC 1123 label or subdomain; it proposes a valid name."""
+    near = (_NOT_IN_LABELS if label else _NOT_IN_NAMES).sub("-", found.lower())
+    near = _EMPTY_ENDS.sub(".", near).strip("-.")[:63].strip("-.")
     return suggestion(near) if near else Message("Write a name of lower-case letters, digits and '-'")

@@ -266,5 +266,5 @@ def policy_choice(annotations: Texts, scheduler_name: str, problems: Problems) -
         return policy, rule
     field = keys.POLICY if rule == "annotation" else "spec.schedulerName"
     message = Message("{text} is not a valid policy name", text=repr(policy[:80]))
-    problems.append(Problem("PolicyNameInvalid", field, with_hint(message, valid_name(policy))))
+    problems.append(Problem("PolicyNameInvalid", field, with_hint(message, valid_name(policy, label=True))))
     return "", ""

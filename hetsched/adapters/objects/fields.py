@@ -242,7 +242,8 @@ class FieldView:
             wanted = "must be a lower-case RFC 1123 name, not {text}"
             if label:
                 wanted = "must be a lower-case RFC 1123 label, not {text}"
-            self.fail(Message(wanted, text=repr(found[:80])), key, code="NameInvalid", hint=valid_name(found))
+            message = Message(wanted, text=repr(found[:80]))
+            self.fail(message, key, code="NameInvalid", hint=valid_name(found, label=label))
         return found
 
 

@@ -158,7 +158,8 @@ def pod_term(view: FieldView, labels: dict[str, str], weight: int = 0) -> PodTer
     namespaces = view.texts("namespaces")
     for namespace in namespaces:
         if not is_label_value(namespace):
-            view.fail("must contain namespace names", "namespaces", code="NameInvalid", hint=valid_name(namespace))
+            hint = valid_name(namespace, label=True)
+            view.fail("must contain namespace names", "namespaces", code="NameInvalid", hint=hint)
     return PodTerm(
         topology_key=_topology_key(view),
         selector=_with_own_labels(label_selector(view, "labelSelector"), view, labels),

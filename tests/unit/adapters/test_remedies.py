@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hetsched.adapters.objects.fields import is_dns_label, is_dns_subdomain
 from hetsched.contracts.errors import InputError
+from hetsched.contracts.remedies import valid_name
 from tests.unit.adapters.reading import content, pod, pod_text
 
 POLICY = "{{apiVersion: hetsched.io/v1alpha1, kind: SchedulingPolicy, metadata: {{name: p}}, spec: {spec}}}"
@@ -34,6 +38,8 @@ def hint_of(text: str) -> str:
         ),
         ("tolerations: [{key: a, operator: In}]", "Allowed values: Equal, Exists"),
         ("containers: [{name: My_App}]", "Did you mean my-app?"),
+        ("containers: [{name: my.app}]", "Did you mean my-app?"),
+        ("nodeName: a..b", "Did you mean a.b?"),
         ("containers: []", "Add a container with a name and an image"),
         (
             "containers: [{name: m, resources: {requests: {cpu: 2}, limits: {cpu: 1}}}]",
@@ -66,3 +72,13 @@ def test_reference_to_a_missing_class_names_the_nearest_one() -> None:
     (found,) = content(CLASS + pod_text("priorityClassName: batch-hgih")).pending
     assert found.problems[0].message == "there is no PriorityClass 'batch-hgih'. Did you mean batch-high?"
     assert pod("runtimeClassName: kata").problems[0].message.endswith("Create the object, or correct the name")
+
+
+@given(st.text("aZ09-._/é", max_size=70), st.booleans())
+def test_proposed_name_is_valid_and_differs(found: str, label: bool) -> None:
+    is_valid = is_dns_label if label else is_dns_subdomain
+    hint = str(valid_name(found, label=label))
+    if not is_valid(found) and hint.startswith("Did you mean "):
+        proposed = hint.removeprefix("Did you mean ").removesuffix("?")
+        assert is_valid(proposed)
+        assert proposed != found
