@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from .message import Message, joined
 from .spelling import nearest, suggestion
+from .units import INT64_MAX
 
 ADD_FIELD = Message("Add this field")
 ADD_POD = Message("Add a Pod, Job, Deployment, StatefulSet or ReplicaSet")
@@ -19,8 +20,12 @@ WRITE_KEY = Message("Write NAME or DOMAIN/NAME, where NAME has at most 63 letter
 WRITE_LABEL_VALUE = Message(
     "Use at most 63 letters, digits, dots, '-' and '_'; the first and the last character are letters or digits"
 )
-_INT64 = 2**63 - 1
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?", re.ASCII)
+# Texts that are a value of the type after their quotes are removed. A leading zero would change the number in YAML.
+_UNQUOTED = {
+    bool: re.compile(r"true|false"),
+    int: re.compile(r"-?(0|[1-9][0-9]*)"),
+    float: re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"),
+}
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]+")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]+")
 _EMPTY_ENDS = re.compile(r"[-.]*\.[-.]*")
@@ -49,16 +54,29 @@ def known_object(found: str, known: Iterable[str]) -> Message:
     return suggestion(near) if near else Message("Create the object, or correct the name")
 
 
-def allowed_range(low: float, high: float | None) -> Message:
-    """Return the remedy for a number outside its range; a range without an upper limit has `high` None or 2^63-1."""
-    if high is None or high == _INT64:
-        return Message("Smallest allowed value: {low}", low=f"{low:.15g}")
-    return Message("Allowed range: {low} to {high}", low=f"{low:.15g}", high=f"{high:.15g}")
+def allowed_range(low: float, high: float | None, found: object = None) -> Message:
+    """Return the remedy for a number outside its range.
+
+    The upper limit of a range to 2^63-1 (or None) is named only if `found` exceeds it.
+    """
+    high = INT64_MAX if high is None else high
+    if high == INT64_MAX and not (isinstance(found, int) and found > high):
+        return Message("Smallest allowed value: {low}", low=_digits(low))
+    return Message("Allowed range: {low} to {high}", low=_digits(low), high=_digits(high))
 
 
-def remove_quotes(found: object, otherwise: Message) -> Message:
-    """Return the remedy for a value that must be a number or a boolean; `otherwise` is for values without quotes."""
-    if isinstance(found, str) and (_NUMBER.fullmatch(found) or found in ("true", "false")):
+def range_above(low: float, high: float) -> Message:
+    """Return the remedy for a number outside a range that does not contain its lower limit."""
+    return Message("More than {low}, at most {high}", low=_digits(low), high=_digits(high))
+
+
+def _digits(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:.15g}"
+
+
+def remove_quotes(found: object, wanted: type[bool | int | float], otherwise: Message) -> Message:
+    """Return the remedy for a value that must have the type `wanted`; `otherwise` is for all but such a text."""
+    if isinstance(found, str) and _UNQUOTED[wanted].fullmatch(found):
         return Message("Remove the quotes: {text}", text=found[:80])
     return otherwise
 

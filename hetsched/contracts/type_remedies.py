@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from .errors import without_path
 from .message import Message
-from .remedies import ADD_FIELD, add_quotes, allowed_range, allowed_values, known_names, remove_quotes
+from .remedies import ADD_FIELD, add_quotes, allowed_range, allowed_values, known_names, range_above, remove_quotes
 
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _FIELD = re.compile(r"(unknown|missing required) field `(.+)`")
@@ -86,9 +86,11 @@ def _remedy(kind: inspect.Type, found: Any) -> Message:
         case inspect.EnumType():
             return allowed_values(found, [str(each.value) for each in kind.cls])
         case inspect.BoolType():
-            return remove_quotes(found, allowed_values(found, ("true", "false")))
-        case inspect.IntType() | inspect.FloatType():
-            return remove_quotes(found, _number(kind))
+            return remove_quotes(found, bool, allowed_values(found, ("true", "false")))
+        case inspect.IntType():
+            return remove_quotes(found, int, _whole_number(kind, found))
+        case inspect.FloatType():
+            return remove_quotes(found, float, _number(kind))
         case inspect.StrType():
             return add_quotes(found) if not isinstance(found, str) else _length(kind)
         case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
@@ -100,12 +102,17 @@ def _remedy(kind: inspect.Type, found: Any) -> Message:
     return Message("")
 
 
-def _number(kind: inspect.IntType | inspect.FloatType) -> Message:
-    whole = isinstance(kind, inspect.IntType)
-    low = kind.ge if kind.gt is None or not whole else kind.gt + 1
-    if low is not None:
-        return allowed_range(low, kind.le if kind.lt is None or not whole else kind.lt - 1)
-    return Message("Write a whole number") if whole else Message("Write a number")
+def _whole_number(kind: inspect.IntType, found: Any) -> Message:
+    low = kind.ge if kind.gt is None else kind.gt + 1
+    if low is None:
+        return Message("Write a whole number")
+    return allowed_range(low, kind.le if kind.lt is None else kind.lt - 1, found)
+
+
+def _number(kind: inspect.FloatType) -> Message:
+    if kind.gt is not None and kind.le is not None:
+        return range_above(kind.gt, kind.le)
+    return Message("Write a number") if kind.ge is None else allowed_range(kind.ge, kind.le)
 
 
 def _length(kind: inspect.StrType) -> Message:

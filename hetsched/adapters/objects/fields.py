@@ -28,13 +28,12 @@ from hetsched.contracts.remedies import (
     remove_quotes,
     valid_name,
 )
-from hetsched.contracts.units import parse_amount
+from hetsched.contracts.units import INT64_MAX, parse_amount
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _DNS_LABEL = re.compile(_LABEL)
 _DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_INT64 = 2**63 - 1
 MAX_ANNOTATIONS = 256 * 1024
 
 
@@ -135,11 +134,11 @@ class FieldView:
         if found is None:
             return default
         if type(found) is not bool:
-            hint = remove_quotes(found, allowed_values(found, ("true", "false")))
+            hint = remove_quotes(found, bool, allowed_values(found, ("true", "false")))
             self.fail(Message("must be true or false, not {text}", text=_shown(found)), key, hint=hint)
         return found
 
-    def integer(self, key: str, default: int = 0, *, least: int = 0, most: int = _INT64) -> int:
+    def integer(self, key: str, default: int = 0, *, least: int = 0, most: int = INT64_MAX) -> int:
         found = self.value.get(key)
         if found is None:
             return default
@@ -151,21 +150,21 @@ class FieldView:
 
     def _integer(self, found: Any, key: str, least: int, most: int) -> int:
         if type(found) is not int:
-            hint = remove_quotes(found, allowed_range(least, most))
+            hint = remove_quotes(found, int, allowed_range(least, most))
             self.fail(Message("must be a whole number, not {text}", text=_shown(found)), key, hint=hint)
         if not least <= found <= most:
             self._out_of_range(found, key, least, most)
         return found
 
     def _out_of_range(self, found: Any, key: str, least: float, most: float) -> NoReturn:
-        self.fail(Message("{text} is out of range", text=_shown(found)), key, hint=allowed_range(least, most))
+        self.fail(Message("{text} is out of range", text=_shown(found)), key, hint=allowed_range(least, most, found))
 
     def maybe_number(self, key: str, *, most: float = 1e12) -> float | None:
         found = self.value.get(key)
         if found is None:
             return None
         if type(found) not in (int, float):
-            hint = remove_quotes(found, allowed_range(0, most))
+            hint = remove_quotes(found, float, allowed_range(0, most))
             self.fail(Message("must be a number, not {text}", text=_shown(found)), key, hint=hint)
         if not 0 <= found <= most:
             self._out_of_range(found, key, 0, most)

@@ -12,6 +12,7 @@ from hetsched.contracts.remedies import valid_name
 from tests.unit.adapters.reading import content, pod, pod_text
 
 POLICY = "{{apiVersion: hetsched.io/v1alpha1, kind: SchedulingPolicy, metadata: {{name: p}}, spec: {spec}}}"
+SPREAD = "topologySpreadConstraints: [{{topologyKey: zone, whenUnsatisfiable: DoNotSchedule, maxSkew: {skew}}}]"
 CLASS = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: batch-high}, value: 1}\n---\n"
 
 
@@ -27,6 +28,12 @@ def hint_of(text: str) -> str:
         ("priority: '7'", "Remove the quotes: 7"),
         ("priority: high", "Allowed range: -2147483648 to 2147483647"),
         ("priority: 3000000000", "Allowed range: -2147483648 to 2147483647"),
+        ("priority: '1.5'", "Allowed range: -2147483648 to 2147483647"),
+        ("priority: 'true'", "Allowed range: -2147483648 to 2147483647"),
+        ("priority: '010'", "Allowed range: -2147483648 to 2147483647"),
+        ("hostNetwork: '1'", "Allowed values: true, false"),
+        (SPREAD.format(skew=0), "Smallest allowed value: 1"),
+        (SPREAD.format(skew=2**63), "Allowed range: 1 to 9223372036854775807"),
         ("schedulerName: 5", 'Write the value in quotes: "5"'),
         ("nodeSelector: {a: true}", 'Write the value in quotes: "true"'),
         ("hostNetwork: 'true'", "Remove the quotes: true"),
@@ -60,6 +67,8 @@ def test_field_of_a_pod(spec: str, hint: str) -> None:
         ("{plugins: [{name: a, weight: '2'}]}", "Remove the quotes: 2"),
         ("{plugins: [{weight: 1}]}", "Add this field"),
         ("{plugins: [{name: a}], ties: {by: rand}}", "Did you mean random? Allowed values: name, random"),
+        ("{plugins: [{name: a}], ties: {seed: -1}}", "Smallest allowed value: 0"),
+        ("{plugins: [{name: a}], ties: {seed: 9223372036854775808}}", "Allowed range: 0 to 9223372036854775807"),
         ("{plugins: [{name: a, params: [1]}]}", "Write an object"),
         ("{plugins: []}", "Add a plugin, such as {name: resource-fit}"),
     ],
