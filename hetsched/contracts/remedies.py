@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 
@@ -82,9 +81,9 @@ def remove_quotes(found: object, wanted: type[bool | int | float], otherwise: Me
 
 
 def add_quotes(found: object) -> Message:
-    """Return the remedy for a value that must be a string."""
+    """Return the remedy for a value that must be a string; YAML's 1.10 was already read as 1.1, and yes as true."""
     if isinstance(found, bool | int | float):
-        return Message("Write the value in quotes: {text}", text=json.dumps(json.dumps(found)))
+        return Message("Write the value in quotes")
     return Message("Write one string")
 
 

@@ -32,7 +32,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
         ({"allItems": [{}]}, "allItems[0].name", "Add this field"),
         ({"allItems": {}}, "allItems", "Write a list"),
         ({"allItems": [5]}, "allItems[0]", "Write an object"),
-        ({"allItems": [{"name": 5}]}, "allItems[0].name", 'Write the value in quotes: "5"'),
+        ({"allItems": [{"name": 5}]}, "allItems[0].name", "Write the value in quotes"),
         ({"allItems": [{"name": ""}]}, "allItems[0].name", "Write 1 to 5 characters"),
         ({"allItems": [{"name": "a", "share": 10}]}, "allItems[0].share", "Allowed range: 1 to 9"),
         ({"allItems": [{"name": "a", "share": "3"}]}, "allItems[0].share", "Remove the quotes: 3"),
