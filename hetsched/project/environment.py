@@ -200,7 +200,7 @@ class Environment:
 
     def secret(self, name: str, *, least_characters: int) -> str:
         """Return a secret, or an empty string if it is not set; error messages never contain the value."""
-        value = self._get(name, {**_TEXT, "pattern": f"^(.{{{least_characters},}})?$"})
+        value = self._get(name, {**_TEXT, "anyOf": [{"maxLength": 0}, {"minLength": least_characters}]})
         if value and len(value) < least_characters:
             self._invalid(
                 name,

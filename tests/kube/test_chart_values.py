@@ -77,12 +77,19 @@ def test_invalid_value_is_rejected_by_name(values: str, message: str) -> None:
 def test_forms_that_the_processes_accept_are_allowed(tmp_path: Path) -> None:
     forms = {
         "HETSCHED_LOG_LEVEL": "DEBUG", "HETSCHED_ADMIN": "False", "HETSCHED_DEMO": "TRUE", "HETSCHED_HTTPS": "Proxy",
-        "HETSCHED_OIDC_CLIENT_SECRET_FILE": "",
+        "HETSCHED_OIDC_CLIENT_SECRET_FILE": "", "HETSCHED_OIDC_CLIENT_SECRET": "0123456789abcdef\n",
     }  # fmt: skip
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({"settings": forms}))
     done = helm("template", "live", str(CHART), f"--values={tmp_path / 'values.yaml'}")
     assert done.returncode == 0, done.stderr
-    assert all(f'{{name: {name}, value: "{value}"}}' in done.stdout for name, value in forms.items())
+    assert all(f"{{name: {name}, value: {json.dumps(value)}}}" in done.stdout for name, value in forms.items())
+
+
+def test_short_secret_is_rejected_without_its_value() -> None:
+    done = helm("template", "live", str(CHART), "--set", "settings.HETSCHED_OIDC_CLIENT_SECRET=swordfish")
+    assert done.returncode != 0
+    assert "/settings/HETSCHED_OIDC_CLIENT_SECRET" in done.stderr
+    assert "swordfish" not in done.stderr
 
 
 def test_settings_and_other_variables_reach_every_process() -> None:
