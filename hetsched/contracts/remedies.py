@@ -19,6 +19,9 @@ WRITE_KEY = Message("Write NAME or DOMAIN/NAME, where NAME has at most 63 letter
 WRITE_LABEL_VALUE = Message(
     "Use at most 63 letters, digits, dots, '-' and '_'; the first and the last character are letters or digits"
 )
+SPLIT_REQUEST = Message("Split the request; HETSCHED_BODY_BYTES and HETSCHED_MANIFEST_BYTES set the limits")
+INSPECT_LOCALLY = Message("Run hetsched isa inspect on the file, or raise HETSCHED_BINARY_BYTES")
+SHORTEN_REPORT = Message("Send a shorter report; this limit is fixed")
 # Texts that are a value of the type after their quotes are removed. A leading zero would change the number in YAML.
 _UNQUOTED = {
     bool: re.compile(r"true|false"),

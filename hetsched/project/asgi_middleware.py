@@ -15,20 +15,21 @@ from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
 from hetsched.contracts.messages.agent_message import MOST_MESSAGE_BYTES
+from hetsched.contracts.remedies import INSPECT_LOCALLY, SHORTEN_REPORT, SPLIT_REQUEST
 
 from .bodies import BodyRefused, Message, Receive, Send, refuse
 
 App = Callable[..., Any]
 
 
-def body_limit(path: str) -> int:
-    """Return the maximum body size of a request to this path, in bytes."""
+def body_limit(path: str) -> tuple[int, str]:
+    """Return the maximum body size of a request to this path, in bytes, and the hint for larger bodies."""
     if path.startswith(settings.HETSCHED_REPORT_PATHS):
-        return MOST_MESSAGE_BYTES
+        return MOST_MESSAGE_BYTES, SHORTEN_REPORT
     if path.startswith(settings.HETSCHED_BINARY_PATHS):
-        return int(settings.HETSCHED_BINARY_BYTES)
+        return settings.HETSCHED_BINARY_BYTES, INSPECT_LOCALLY
     large = path.startswith(settings.HETSCHED_LARGE_PATHS)
-    return int(settings.HETSCHED_MANIFEST_BYTES if large else settings.HETSCHED_BODY_BYTES)
+    return settings.HETSCHED_MANIFEST_BYTES if large else settings.HETSCHED_BODY_BYTES, SPLIT_REQUEST
 
 
 class BodyCap:
@@ -38,8 +39,8 @@ class BodyCap:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        cap = body_limit(scope["path"])
-        too_large = BodyRefused(413, "BodyTooLarge", f"the body is larger than {cap} bytes")
+        cap, hint = body_limit(scope["path"])
+        too_large = BodyRefused(413, "BodyTooLarge", f"the body is larger than {cap} bytes", hint=hint)
         stated = dict(scope["headers"]).get(b"content-length", b"0")
         if not stated.isdigit() or int(stated[:19]) > cap:
             await refuse(too_large, scope, receive, send)

@@ -34,6 +34,7 @@ MOST_UNVERIFIED = 64 << 10
 GRACE_SECONDS = 10.0
 LINGER_SECONDS = 2.0
 _RETRY_SECONDS = 10
+_SEND_FEWER = "Send fewer requests at the same time, or try again later"
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -41,19 +42,12 @@ Send = Callable[[Message], Awaitable[None]]
 log = structlog.get_logger(__name__)
 
 
-_HINTS = {
-    "BodyTooLarge": "Split the request; HETSCHED_BODY_BYTES and HETSCHED_MANIFEST_BYTES set the limits",
-    "BodiesTooMany": "Send fewer requests at the same time, or try again later",
-    "BodyTooSlow": "Send the request again over a faster connection",
-}
-
-
 class BodyRefused(Exception):
     """Raised if a request body is refused before it is read completely; the response contains the reason."""
 
-    def __init__(self, status: int, code: str, detail: str, *, retry: bool = False) -> None:
+    def __init__(self, status: int, code: str, detail: str, *, hint: str, retry: bool = False) -> None:
         super().__init__(detail)
-        self.status, self.code, self.detail = status, code, detail
+        self.status, self.code, self.detail, self.hint = status, code, detail, hint
         self.retry = retry
 
 
@@ -70,9 +64,11 @@ class BodyMemory:
         """
         most = settings.HETSCHED_BODIES_BYTES_PER_ADDRESS
         if self.held[address] + size > most:
-            raise BodyRefused(429, "BodiesTooMany", f"the bodies of this address exceed {most} bytes", retry=True)
+            message = f"the bodies of this address exceed {most} bytes"
+            raise BodyRefused(429, "BodiesTooMany", message, hint=_SEND_FEWER, retry=True)
         if self.held.total() + size > settings.HETSCHED_BODIES_BYTES:
-            raise BodyRefused(429, "BodiesTooMany", "the bodies of all clients exceed the limit", retry=True)
+            message = "the bodies of all clients exceed the limit"
+            raise BodyRefused(429, "BodiesTooMany", message, hint=_SEND_FEWER, retry=True)
         self.held[address] += size
 
     def release(self, address: str, size: int) -> None:
@@ -121,7 +117,8 @@ class RequestBody:
             async with asyncio.timeout(self._seconds_left()):
                 message = await self._receive()
         except TimeoutError:
-            raise BodyRefused(408, "BodyTooSlow", "the body arrives too slowly or takes too long") from None
+            message, hint = "the body arrives too slowly or takes too long", "Send it again over a faster connection"
+            raise BodyRefused(408, "BodyTooSlow", message, hint=hint) from None
         if message["type"] == "http.disconnect":
             raise RequestAborted
         piece = message.get("body", b"")
@@ -192,7 +189,7 @@ async def refuse(refused: BodyRefused, scope: Any, receive: Receive, send: Send)
         "status": refused.status,
         "code": refused.code,
         "detail": refused.detail,
-        "hint": _HINTS[refused.code],
+        "hint": refused.hint,
         "requestId": request_id,
     }
     content = json.dumps(document).encode()

@@ -37,9 +37,8 @@ class BodyGate:
         if view_class is None or not issubclass(view_class, APIView):
             if request.user.is_authenticated:
                 return BodyRequested()
-            return BodyRequested(
-                BodyRefused(413, "BodyTooLarge", f"without a credential, a body is limited to {MOST_UNVERIFIED} bytes")
-            )
+            message = f"without a credential, a body is limited to {MOST_UNVERIFIED} bytes"
+            return BodyRequested(BodyRefused(413, "BodyTooLarge", message, hint="Sign in first"))
         if _is_admitted(view_class(**view.initkwargs), request, args, kwargs):
             return BodyRequested()
         request._dont_enforce_csrf_checks = False

@@ -175,6 +175,12 @@ def test_unreadable_report_is_rejected(agent: Api, cluster: Cluster, body: bytes
     assert refused(agent, body) == (status, code)
 
 
+def test_hint_for_a_large_report_names_no_setting(agent: Api, cluster: Cluster) -> None:
+    body = b'{"x": "' + b"a" * MOST_MESSAGE_BYTES + b'"}'
+    problem = agent("POST", "agent/reports/", body, kind="application/json", status=413).json()
+    assert problem["hint"] == "Send a shorter report; this limit is fixed"
+
+
 @pytest.mark.parametrize("body", [b"{", b"\xff", b'{"x": ' + b"[" * 100_000])
 def test_non_json_report_is_rejected_with_reason_and_hint(agent: Api, cluster: Cluster, body: bytes) -> None:
     problem = agent("POST", "agent/reports/", body, kind="application/json", status=400).json()

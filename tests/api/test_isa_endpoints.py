@@ -87,10 +87,9 @@ def test_uploaded_program_is_inspected_as_by_the_command(viewer: Api, tmp_path: 
 def test_upload_is_limited_and_deleted(viewer: Api, settings: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     settings.HETSCHED_BINARY_BYTES = 2_000
-    assert (
-        viewer("POST", "isa/inspect/", b"\x7fELF" + bytes(3_000), kind=BINARY, status=413).json()["code"]
-        == "BodyTooLarge"
-    )
+    problem = viewer("POST", "isa/inspect/", b"\x7fELF" + bytes(3_000), kind=BINARY, status=413).json()
+    assert problem["code"] == "BodyTooLarge"
+    assert problem["hint"] == "Run hetsched isa inspect on the file, or raise HETSCHED_BINARY_BYTES"
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo("nothing"))

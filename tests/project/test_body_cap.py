@@ -5,8 +5,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.http import HttpResponse
+from django.test import RequestFactory
 
 from hetsched.project.asgi_middleware import BodyCap
+from hetsched.project.body_gate import BodyGate
 
 
 async def reading_app(scope: Any, receive: Any, send: Any) -> None:
@@ -68,3 +72,23 @@ async def test_length_that_is_no_number() -> None:
 async def test_manifests_may_be_larger(path: str) -> None:
     assert (await post(path, [b"x" * 100]))[0]["status"] == 200
     assert (await post(path, [b"x" * 101]))[0]["status"] == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/login/", "HETSCHED_BODY_BYTES"),
+        ("/api/v1/isa/inspect/", "HETSCHED_BINARY_BYTES"),
+        ("/api/v1/agent/reports/", "this limit is fixed"),
+    ],
+)
+async def test_hint_names_the_limit_of_the_path(path: str, remedy: str) -> None:
+    sent = await post(path, [], [(b"content-length", b"9" * 15)])
+    assert remedy in json.loads(sent[1]["body"])["hint"]
+
+
+def test_page_without_a_session_asks_to_sign_in() -> None:
+    request: Any = RequestFactory().post("/login/")
+    request.body_awaited, request.user = True, AnonymousUser()
+    found: Any = BodyGate(lambda _: HttpResponse()).process_view(request, HttpResponse, (), {})
+    assert found.refused.hint == "Sign in first"

@@ -27,6 +27,7 @@ from hetsched.contracts.documents import encode, to_plain
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, as_message
 from hetsched.contracts.objects.warnings import ManifestWarning
+from hetsched.contracts.remedies import SPLIT_REQUEST
 from hetsched.inventory.node_loads import Conflict
 from hetsched.policies.policy_diff import PolicyDiff
 from web.translation import hook_for, language_of
@@ -95,11 +96,10 @@ _CODES: dict[type[exceptions.APIException], str] = {
 _DOCS = "The URLs and fields are documented at /api/v1/docs"
 _SEND_JSON = "Send one JSON document in UTF-8"
 _SEND_CREDENTIAL = "Send `Authorization: Bearer TOKEN`, with an unexpired token from `hetsched token create`"
-_SPLIT = "Split the request; HETSCHED_BODY_BYTES and HETSCHED_MANIFEST_BYTES set the limits"
 # Problem code -> hint of errors without a hint.
 _HINTS = {
     "BodyMalformed": _SEND_JSON,
-    "BodyTooLarge": _SPLIT,
+    "BodyTooLarge": SPLIT_REQUEST,
     "BodyUnreadable": "Send the request again",
     "NotAuthenticated": _SEND_CREDENTIAL,
     "NotFound": _DOCS,

@@ -27,6 +27,7 @@ from hetsched.contracts.messages.agent_message import (
     NodeAllocation,
 )
 from hetsched.contracts.messages.agent_report import MachineProblem
+from hetsched.contracts.remedies import SHORTEN_REPORT
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.models.node_facts import NodeFacts
@@ -88,7 +89,7 @@ def _message(request: Any) -> AgentMessage:
     bodies.media_type(request, bodies.JSON)
     body = bodies.raw(request, large=True)
     if len(body) > MOST_MESSAGE_BYTES:
-        raise InputError("BodyTooLarge", bodies.too_large(len(body), MOST_MESSAGE_BYTES))
+        raise InputError("BodyTooLarge", bodies.too_large(len(body), MOST_MESSAGE_BYTES), hint=SHORTEN_REPORT)
     if b"\\u0000" in body:
         raise InputError("TextHasNul", "the text contains a NUL character")
     try:

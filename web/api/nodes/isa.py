@@ -24,6 +24,7 @@ from hetsched.access.roles import Action
 from hetsched.adapters.oci.inspection import inspect_path
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message
+from hetsched.contracts.remedies import INSPECT_LOCALLY
 from hetsched.inventory.models import Cluster
 from hetsched.isa import Isa, isa_document, lattice, parse
 
@@ -149,7 +150,8 @@ def _copy(request: Any, file: Any) -> None:
         while piece := request.read(_PIECE):
             size += len(piece)
             if size > cap:
-                raise InputError("BodyTooLarge", Message("the file is larger than {n} bytes", n=cap))
+                message = Message("the file is larger than {n} bytes", n=cap)
+                raise InputError("BodyTooLarge", message, hint=INSPECT_LOCALLY)
             file.write(piece)
     except UnreadablePostError:
         raise InputError("BodyUnreadable", "the connection closed before the end of the body") from None
