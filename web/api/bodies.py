@@ -8,7 +8,6 @@ manifest, `text/csv` for trace rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -105,11 +104,6 @@ def too_large(size: int, cap: int) -> Message:
 def name_mismatch(stated: str, name: str) -> Message:
     """Return the error message for a body whose object name differs from the name in the URL."""
     return Message("the body names {text}, but the URL names {text_b}", text=repr(stated[:80]), text_b=repr(name))
-
-
-def known_names_hint(names: Iterable[str]) -> Message:
-    """Return a hint that lists the known names."""
-    return Message("Known: {names}", names=joined(", ", names))
 
 
 def names(given: list[str] | str) -> list[str]:
