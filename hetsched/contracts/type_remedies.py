@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -25,10 +25,11 @@ def field_of(error: msgspec.ValidationError) -> str:
     return place.removeprefix("$").lstrip(".")
 
 
-def remedy_for(error: msgspec.ValidationError, declared: Any, value: Any) -> Message:
+def remedy_for(error: msgspec.ValidationError, declared: Any, value: Any, *, added: Collection[str] = ()) -> Message:
     """Return the remedy for an error of `msgspec.convert(value, declared)`.
 
-    The text is empty if there is none, as for a field that allows several types.
+    `added` has the fields of `declared` that the caller adds to the user's value. The text is empty if there is no
+    remedy, as for a field that allows several types.
     """
     message, path = without_path(error)
     steps = _STEP.findall(path)
@@ -37,7 +38,8 @@ def remedy_for(error: msgspec.ValidationError, declared: Any, value: Any) -> Mes
         if field[1] != "unknown":
             return ADD_FIELD
         structs = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
-        return known_names(field[2], [each.encode_name for kind in structs for each in kind.fields])
+        known = [each.encode_name for kind in structs for each in kind.fields]
+        return known_names(field[2], [name for name in known if steps or name not in added])
     return _remedy(kinds[0], _value_at(value, steps)) if len(kinds) == 1 else Message("")
 
 

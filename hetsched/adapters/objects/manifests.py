@@ -354,7 +354,7 @@ def _policy(root: FieldView) -> PolicySpec:
         policy = msgspec.convert({**spec.value, "name": name}, PolicySpec)
     except msgspec.ValidationError as error:
         message, _ = without_path(error)
-        hint = remedy_for(error, PolicySpec, spec.value)
+        hint = remedy_for(error, PolicySpec, spec.value, added=("name",))
         raise InputError("PolicyMalformed", message, place=f"spec.{field_of(error)}", hint=hint) from None
     used = [plugin.name for plugin in policy.plugins]
     for position, plugin in enumerate(used):

@@ -282,5 +282,5 @@ def policy_from_plain(values: Mapping[str, Any], *, name: str) -> PolicySpec:
         return msgspec.convert({**values, "name": name}, PolicySpec)
     except msgspec.ValidationError as error:
         message = Message("policy {name}: {detail}", name=name, detail=without_path(error)[0])
-        hint = remedy_for(error, PolicySpec, values)
+        hint = remedy_for(error, PolicySpec, values, added=("name",))
         raise InputError("PolicyMalformed", message, place=f"spec.{field_of(error)}", hint=hint) from None

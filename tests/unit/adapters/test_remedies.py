@@ -66,6 +66,7 @@ def test_field_of_a_pod(spec: str, hint: str) -> None:
         ("{plugins: [{name: a, wieght: 1}]}", "Did you mean weight? Known: name, weight, params"),
         ("{plugins: [{name: a, weight: 5000}]}", "Allowed range: 0 to 1000"),
         ("{plugins: [{name: a, weight: '2'}]}", "Remove the quotes: 2"),
+        ("{plugins: [{name: a}], tie: {by: name}}", "Did you mean ties? Known: plugins, ties, description, version"),
         ("{plugins: [{weight: 1}]}", "Add this field"),
         ("{plugins: [{name: a}], ties: {by: rand}}", "Did you mean random? Allowed values: name, random"),
         ("{plugins: [{name: a}], ties: {seed: -1}}", "Smallest allowed value: 0"),
