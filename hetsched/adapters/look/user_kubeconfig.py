@@ -44,9 +44,9 @@ _UNSUPPORTED = {
 
 # Exec plugins that replace the auth providers of older kubeconfigs.
 _EXEC_PLUGINS = {
-    "oidc": "kubelogin (kubectl oidc-login setup shows the configuration)",
+    "oidc": "int128/kubelogin (kubectl oidc-login setup shows the configuration)",
     "gcp": "gke-gcloud-auth-plugin (gcloud container clusters get-credentials writes it)",
-    "azure": "kubelogin (kubelogin convert-kubeconfig writes it)",
+    "azure": "Azure/kubelogin (kubelogin convert-kubeconfig writes it)",
 }
 
 

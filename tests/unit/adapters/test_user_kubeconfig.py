@@ -220,7 +220,12 @@ def test_unsupported_and_malformed_fields_are_rejected(
 
 @pytest.mark.parametrize(
     ("provider", "plugin"),
-    [("oidc", "kubelogin"), ("gcp", "gke-gcloud-auth-plugin"), ("azure", "kubelogin"), ("other", "exec plugin of")],
+    [
+        ("oidc", "int128/kubelogin (kubectl oidc-login"),
+        ("gcp", "gke-gcloud-auth-plugin"),
+        ("azure", "Azure/kubelogin (kubelogin convert-kubeconfig"),
+        ("other", "exec plugin of"),
+    ],
 )
 def test_auth_provider_is_rejected_with_the_plugin_that_replaces_it(
     tmp_path: Path, server: ListServer, provider: str, plugin: str
