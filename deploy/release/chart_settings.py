@@ -1,7 +1,7 @@
 """Write the settings of hetsched into the schema of the chart: `python -m deploy.release.chart_settings`.
 
-helm rejects unknown settings and invalid values before it changes the cluster. The schema of each setting is the one
-that `hetsched.project.environment` records when the settings module reads the variable.
+helm rejects unknown settings, wrong types and invalid choices before it changes the cluster. The schema of each setting
+is the one that `hetsched.project.environment` records when the settings module reads the variable.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ MONITORING = ("serviceMonitor.enabled=true", "serviceMonitor.labels.team=ml", "p
         ("settings.HETSCHED_LOG_LEVEL=loud", "/settings/HETSCHED_LOG_LEVEL"),
         ("settings.HETSCHED_ADMIN=maybe", "/settings/HETSCHED_ADMIN"),
         ("settings.HETSCHED_OIDC_CLIENT_ID=1234567890", "/settings/HETSCHED_OIDC_CLIENT_ID"),
-        ("extraEnv.HETSCHED_BATCH=a", "extraEnv.HETSCHED_BATCH is a setting of hetsched"),
+        ("extraEnv.HETSCHED_PROXY=a", "extraEnv.HETSCHED_PROXY is reserved: names that begin with HETSCHED_"),
         ("extraEnv.SSL-CERT=a", "SSL-CERT"),
         ("extraEnv.SSL_CERT_FILE=1", "/extraEnv/SSL_CERT_FILE"),
         ("single.resources.requests.cpu=lots", "/single/resources/requests/cpu"),

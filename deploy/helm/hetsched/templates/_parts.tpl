@@ -129,7 +129,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- range $name, $value := .Values.extraEnv }}
 {{- if regexMatch "^(HETSCHED_.*|(SECRET_KEY|DATABASE_URL|REDIS_URL|ALLOWED_HOSTS|CSRF_TRUSTED_ORIGINS|FORWARDED_ALLOW_IPS)(_FILE)?)$" $name }}
-{{- fail (printf "extraEnv.%s is a setting of hetsched: write it under settings, or use the value or the Secret that sets it" $name) }}
+{{- fail (printf "extraEnv.%s is reserved: names that begin with HETSCHED_, and names such as DATABASE_URL, are for settings; write it under settings, or use the value or the Secret that sets it" $name) }}
 {{- end }}
 {{- $_ := set $found $name $value }}
 {{- end }}
