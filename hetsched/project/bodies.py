@@ -117,8 +117,8 @@ class RequestBody:
             async with asyncio.timeout(self._seconds_left()):
                 message = await self._receive()
         except TimeoutError:
-            message, hint = "the body arrives too slowly or takes too long", "Send it again over a faster connection"
-            raise BodyRefused(408, "BodyTooSlow", message, hint=hint) from None
+            detail, hint = "the body arrives too slowly or takes too long", "Send it again over a faster connection"
+            raise BodyRefused(408, "BodyTooSlow", detail, hint=hint) from None
         if message["type"] == "http.disconnect":
             raise RequestAborted
         piece = message.get("body", b"")
