@@ -35,6 +35,16 @@ def test_list_fits_a_narrow_screen(visitor: Visitor, address: str) -> None:
     assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == f'"{label}"'
 
 
+def test_narrow_list_keeps_the_semantics_of_a_table(visitor: Visitor) -> None:
+    _open_with_a_pending_pod(visitor)
+    visitor.page.set_viewport_size({"width": 390, "height": 844})
+    page = visitor.open("/workloads/")
+    heads, row = page.locator(".list thead th"), page.locator(".list tbody tr").first
+    expect(page.get_by_role("columnheader")).to_have_count(heads.count())
+    expect(row.get_by_role("rowheader")).to_have_count(1)
+    expect(row.get_by_role("cell")).to_have_count(heads.count() - 1)
+
+
 def test_queue_rows_are_headed_by_their_pod(visitor: Visitor) -> None:
     _open_with_a_pending_pod(visitor)
     page = visitor.open("/queue/")
