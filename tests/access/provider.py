@@ -106,7 +106,7 @@ class Provider:
 
     def signed(self, claims: dict[str, Any]) -> str:
         match self.lies.get("signed"):
-            case "nobody":
+            case "none":
                 parts = [{"alg": "none"}, claims]
                 return ".".join(urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=").decode() for p in parts) + "."
             case "client secret":

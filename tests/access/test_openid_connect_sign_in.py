@@ -115,15 +115,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     "made in an hour": {"claims": {"iat": 4_000_000_000, "nbf": 4_000_000_000}},
     "another nonce": {"claims": {"nonce": "of somebody else"}},
     "without a nonce": {"claims": {"nonce": None}},
-    "nobody": {"claims": {"sub": ""}},
+    "empty subject": {"claims": {"sub": ""}},
     "a subject that is too long": {"claims": {"sub": "x" * 256}},
     "no group with a role": {"claims": {"groups": ["chess club"]}},
     "groups that are no list": {"claims": {"groups": {"platform": True}}},
-    "signed by nobody": {"signed": "nobody"},
+    "unsigned": {"signed": "none"},
     "signed by another key": {"signed": "another"},
     "signed by the client's secret": {"signed": "client secret"},
     "a provider that allows no signature": {
-        "signed": "nobody", "metadata": {"id_token_signing_alg_values_supported": ["none"]},
+        "signed": "none", "metadata": {"id_token_signing_alg_values_supported": ["none"]},
     },
     "a provider that allows shared keys": {
         "signed": "client secret", "metadata": {"id_token_signing_alg_values_supported": ["HS256", "RS256"]},

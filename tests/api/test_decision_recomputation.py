@@ -34,7 +34,7 @@ def test_other_policy_is_returned_with_its_differences(operator: Api, decided: s
 def test_unknown_policy_and_expired_state_are_reported(operator: Api, decided: str) -> None:
     (row,) = operator.get("decisions/", verdict="placed")["items"]
     address = f"decisions/{row['id']}/again/"
-    assert operator("GET", f"{address}?policy=nobody", status=400).json()["code"] == "PolicyUnknown"
+    assert operator("GET", f"{address}?policy=absent", status=400).json()["code"] == "PolicyUnknown"
     assert operator("GET", f"{address}?policy=random&version=99", status=400).json()["code"] == "PolicyUnknown"
     operator("POST", "nodes/n2/actions/", {"action": "cordon", "reason": "x"}, if_match="*", status=200)
     problem = operator("GET", address, status=410).json()

@@ -49,7 +49,7 @@ def test_missing_or_foreign_session_is_rejected(person: Callable[..., User], api
     ):
         answer = end(desk, **asked)
         assert (answer.status_code, answer.json()["code"]) == (status, code)
-    assert end(admin, account="nobody").status_code == 404
+    assert end(admin, account="absent").status_code == 404
     assert api("viewer").get("sessions/")["items"] == []
     assert end(admin, account="ada", reason="left the team").json() == {"ended": 1}
     assert desk.get("/api/v1/plugins/").status_code == 401

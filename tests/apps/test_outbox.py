@@ -201,7 +201,7 @@ def test_no_event_is_dropped_during_an_outage(monkeypatch: pytest.MonkeyPatch) -
     waiting = _unsent("a", publishing.GIVEN_UP_AFTER + timedelta(hours=1))
 
     def down(events: list[OutboxEvent], run: Any) -> None:
-        raise ConnectionError("nobody is there")
+        raise ConnectionError("connection refused")
 
     monkeypatch.setattr(publishing, "_send", down)
     assert publishing.relay() == 0

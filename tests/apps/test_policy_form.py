@@ -23,7 +23,7 @@ from tests.situations import a_cluster
 pytestmark = pytest.mark.django_db
 
 SCRATCH = '''
-"""A plugin that nobody announced."""
+"""A plugin that is not in the released list."""
 from typing import Annotated
 
 import msgspec

@@ -42,7 +42,7 @@ def test_large_fleet_is_a_heat_map(visitor: Visitor, console: Console) -> None:
     console.run(CORDON)
     expect(readout).to_contain_text("node-0007 · amd64 · pool-0 · cordoned")
     page.fill("#find", "pool-3")
-    page.fill("#find", "nobody")
+    page.fill("#find", "absent")
     expect(page.locator("#grid-hidden")).to_be_visible()
     page.click("#find-clear")
     page.select_option("#measures select", "state")

@@ -24,7 +24,7 @@ def test_signed_out_user_keeps_the_page_with_a_notice(visit: Callable[..., Visit
     other.open("/")
     expect(page.locator("#live")).to_have_text("live")
     page.context.clear_cookies()
-    other.submit("seen-by-nobody")
+    other.submit("unseen")
     expect(page.locator("#notes .note")).to_contain_text("You are logged out")
     expect(page.locator("#rows tbody tr").first).to_be_visible()
 

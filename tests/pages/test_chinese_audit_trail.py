@@ -85,7 +85,7 @@ def test_every_kind_and_detail_name_is_translated() -> None:
             "预期 在 n1 上；实际 the node is cordoned",
         ),
         ({"before": None, "after": ["a"]}, '– → ["a"]', '– → ["a"]'),
-        ({"nobody-knows": 1}, "nobody-knows 1", "nobody-knows 1"),
+        ({"unknown-field": 1}, "unknown-field 1", "unknown-field 1"),
     ],
     ids=["counts", "flags", "messages", "lists", "unknown"],
 )

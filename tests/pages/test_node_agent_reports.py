@@ -85,10 +85,10 @@ def test_granted_and_actual_cpus_are_shown(viewer: Client, reported_cluster: Clu
     pins = (
         PinnedContainer("uid-a", "main", "0-1", "0-1", "hetsched"),
         PinnedContainer("uid-a", "side", "2", "0-7", "hetsched", "it has 0-7"),
-        PinnedContainer("of nobody", "main", "4", "4"),
+        PinnedContainer("of-an-unknown-pod", "main", "4", "4"),
     )
     NodeFacts.objects.update(pinned=pins)
     shown = words(viewer, "/nodes/n1/numa/")
     assert "default/a main 0-1 0-1 hetsched none" in shown
     assert "default/a side 2 0-7 hetsched it has 0-7" in shown
-    assert "of nobody" not in shown
+    assert "of-an-unknown-pod" not in shown

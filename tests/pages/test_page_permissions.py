@@ -23,7 +23,7 @@ from web.api.routes import urlpatterns as rest
 LOOK = {"viewer", "submitter", "operator", "policy-admin", "root"}
 SUBMIT = {"submitter", "operator", "root"}
 ROOT = {"root"}
-ALL_CALLERS = {"anonymous", "nobody", "agent", *LOOK}
+ALL_CALLERS = {"anonymous", "without role", "agent", *LOOK}
 
 # Route -> users that see the page. Anonymous users are redirected to the login, all others are refused.
 PAGES: dict[str, set[str]] = {
@@ -102,7 +102,7 @@ def people(browsing: Callable[..., Client]) -> dict[str, Client]:
     """Return a browser for each kind of user."""
     roles = {role.value: browsing(role.value) for role in Role}
     root = browsing(is_superuser=True, is_staff=True)
-    return {"anonymous": Client(), "nobody": browsing(), "root": root, **roles}
+    return {"anonymous": Client(), "without role": browsing(), "root": root, **roles}
 
 
 def test_permission_table_has_exactly_the_pages() -> None:

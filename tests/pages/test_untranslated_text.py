@@ -56,7 +56,7 @@ REFUSED = {
     "nowhere": a_pod("nowhere").on_nodes_with(rack="none"),
     "gang": a_pod("gang").gang("g", 4),
     "narrow": a_pod("narrow").numa(cpu_policy="static-bind").cpu(99),
-    "near": a_pod("near").near("kubernetes.io/hostname", app="nobody"),
+    "near": a_pod("near").near("kubernetes.io/hostname", app="absent"),
     "policy": a_pod("policy").policy("nothing"),
 }
 

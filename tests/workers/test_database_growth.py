@@ -52,7 +52,7 @@ def work(cluster: Cluster, number: int) -> None:
     schedule.run(cluster.pk)
     ran = workload.pods.order_by("id")[0]
     release(cluster.pk, [ran.pk], to=State.SUCCEEDED, reason="done")
-    cancel(workload, actor=ALICE, reason="nobody wants the other one")
+    cancel(workload, actor=ALICE, reason="the other pod is not needed")
 
 
 def add_foreign_pods(cluster: Cluster, number: int) -> None:

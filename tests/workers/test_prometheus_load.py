@@ -135,7 +135,7 @@ def test_decision_uses_measured_load_and_falls_back_to_requests(
     assert [(check.check, check.ok) for check in check_cluster(cluster)] == [("source load", True)]
 
     monitoring.exporter_down("idle")
-    wait_until(lambda: not monitoring.query('node_memory_MemTotal_bytes{node="idle"}'), what="nobody noticed")
+    wait_until(lambda: not monitoring.query('node_memory_MemTotal_bytes{node="idle"}'), what="the sample is stale")
     assert asked()  # rates over some seconds may still have a value for it
     assert load_state(cluster.pk).state.stale() == ["idle"]
     row.refresh_from_db()

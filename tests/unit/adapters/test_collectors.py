@@ -77,7 +77,7 @@ def test_samples_are_converted_with_the_age_of_their_scrape() -> None:
         if "timestamp" in query:
             return vector((at, NOW - 7), ({"node": "n2.example"}, NOW - 8))
         if "cpu" in query:
-            return vector((at, 1.2345), ({"node": "n2.example"}, "NaN"), ({"node": "nobody"}, 3))
+            return vector((at, 1.2345), ({"node": "n2.example"}, "NaN"), ({"node": "absent"}, 3))
         if "Mem" in query:
             return vector((at, 1000.4), ({"job": "a", **at}, 1200))
         # 12 500 000 bytes/s * 8 / 10^6 = 100 Mbit/s; / 10^6 = 12.5 MB/s, rounded to the even 12

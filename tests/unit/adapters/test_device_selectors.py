@@ -48,7 +48,7 @@ def test_decidable_expressions_are_evaluated(text: str, answer: bool) -> None:
         (f"{OWN}.index", "the expression does not return a Boolean"),
         (f'{OWN}.index < "3"', "No such overload"),
         ("device ==", "Failed to parse"),
-        ("nobody(1)", "nobody"),
+        ("absent(1)", "absent"),
         (f"{OWN}.index / 0 == 1", "division by zero"),
         ("", "parse"),
         (f"[1, 2].all(a, [1, 2].all(b, a == b)) || {OWN}.healthy", "more than 1 comprehension"),

@@ -74,7 +74,7 @@ REFUSED = [
         )
     ),
     ({"cluster": {"server": ""}}, f"{CLUSTER}.server"),
-    ({"cluster": None, "user": {"token": "t", "nobody-knows": "x"}}, f"{USER}.nobody-knows"),
+    ({"cluster": None, "user": {"token": "t", "unknown-field": "x"}}, f"{USER}.unknown-field"),
 ]  # fmt: skip
 
 

@@ -104,13 +104,13 @@ HOSTILE = {
     "an entity from nowhere": HEAD
     + b'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd"><nvidia_smi_log>&f;</nvidia_smi_log>',
     "a tower": HEAD + b"<nvidia_smi_log>" + b"<a>" * 100_000,
-    "a tower where nobody looks": b"<nvidia_smi_log>" + b"<supported_clocks>" * 100_000,
+    "deep skipped elements": b"<nvidia_smi_log>" + b"<supported_clocks>" * 100_000,
     "a crowd": b"<nvidia_smi_log>" + b"<gpu/>" * 200_000 + b"</nvidia_smi_log>",
     "too much": b"<nvidia_smi_log>" + b" " * MAX_BYTES + b"</nvidia_smi_log>",
     "another document": b"<html/>",
     "nothing that is looked at": b"<supported_clocks/>",
     "nothing": b"",
-    "an encoding of nobody": b'<?xml version="1.0" encoding="klingon"?><nvidia_smi_log/>',
+    "unknown encoding": b'<?xml version="1.0" encoding="klingon"?><nvidia_smi_log/>',
     "no text": bytes(range(256)),
 }  # fmt: skip
 

@@ -62,7 +62,7 @@ def test_failed_expectation_exits_1(folder: Path) -> None:
         (["binpack", "--seeds", "2"], "OptionNotTaken"),
         (["openb", "--list", "LIST", "--ties", "never"], "TiesUnknown"),
         (["openb", "--list", "LIST", "--arrival", "0"], "ArrivalRatioInvalid"),
-        (["openb", "--list", "LIST", "--policy", "nobody"], "PolicyUnknown"),
+        (["openb", "--list", "LIST", "--policy", "absent"], "PolicyUnknown"),
         (["openb", "--list", "LIST", "--cluster", "nowhere.csv"], "FileUnreadable"),
     ],
 )

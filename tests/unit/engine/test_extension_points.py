@@ -162,7 +162,7 @@ def test_post_filters_run_in_order_until_one_names_victims() -> None:
             yield Refusal("Full", "full", resolvable=True), nodes.pick(np.array([True, True, False]))
             yield NO, nodes.pick(np.array([False, False, True]))
 
-    @plugin("clueless", summary="Knows nobody.")
+    @plugin("clueless", summary="Declares no extension point.")
     class Clueless:
         def post_filter(self, request, diagnosis, state):
             CALLS.append("clueless")

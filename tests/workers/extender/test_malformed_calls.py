@@ -136,7 +136,7 @@ def test_deep_and_broken_json_is_refused(ask: Any) -> None:
 def test_binding_with_path_names_makes_no_call(ask: Any, api: ApiServer) -> None:
     call = {"PodName": "..", "PodNamespace": "default", "PodUID": "u", "Node": "amd"}
     assert "NameInvalid" in ask("bind", call)["Error"]
-    assert "PodGone" in ask("bind", {**call, "PodName": "nobody"})["Error"]
+    assert "PodGone" in ask("bind", {**call, "PodName": "absent"})["Error"]
 
 
 def test_rejection_uses_the_error_field_of_the_response(ask: Any, live: Cluster) -> None:
@@ -147,7 +147,7 @@ def test_rejection_uses_the_error_field_of_the_response(ask: Any, live: Cluster)
     with pytest.raises(InputError, match="PodIsOurs"):
         ask("prioritize", {"Pod": ours, "NodeNames": ["amd"]})
     Cluster.objects.create(name="second", kind=ClusterKind.KUBERNETES)
-    known = Extenders(lambda _: pytest.fail("for nobody"))
+    known = Extenders(lambda _: pytest.fail("a cluster was looked up"))
     for name, code in (("", "ClusterAmbiguous"), ("third", "ClusterUnknown")):
         with pytest.raises(InputError, match=code):
             known.of(name)
