@@ -59,12 +59,18 @@ SHARED: list[Any] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.StackInfoRenderer(),
 ]
+# One list for every configuration: loggers keep the list of their first use, and `capture_logs` changes the list.
+_OF_STRUCTLOG: list[Any] = [
+    structlog.stdlib.filter_by_level,
+    *SHARED,
+    structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+]
 
 
 def logging_config(form: str, level: str) -> dict[str, Any]:
     """Return Django's LOGGING for `form` json or console; also configure structlog."""
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=_OF_STRUCTLOG,
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

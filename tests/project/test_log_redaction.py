@@ -7,6 +7,7 @@ import logging.config
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from hetsched.project.logs import HIDDEN, logging_config, redact
 
@@ -62,3 +63,12 @@ def test_library_traceback_is_redacted(lines: io.StringIO) -> None:
 def test_line_breaks_do_not_make_new_records(lines: io.StringIO) -> None:
     structlog.get_logger("x").info("request", path="/a\n{}")
     assert lines.getvalue().count("\n") == 1
+
+
+def test_second_configuration_reaches_loggers_in_use(lines: io.StringIO) -> None:
+    log = structlog.get_logger("in use")
+    log.info("first use")
+    logging_config("json", "INFO")
+    with capture_logs() as logs:
+        log.info("second use")
+    assert [entry["event"] for entry in logs] == ["second use"]
