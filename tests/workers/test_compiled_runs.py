@@ -26,7 +26,7 @@ from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import Result
-from hetsched.scheduling import compiled_runs
+from hetsched.scheduling import compiled_runs, scheduling_cycle
 from hetsched.scheduling.compiled_runs import MachineCode
 from hetsched.scheduling.scheduling_cycle import SchedulingCycle
 from tests.builders import a_node, a_pod
@@ -57,7 +57,10 @@ class Batches:
         ]
         specs: dict[str, PolicySpec] = {name: POLICIES[name] for name in policies}
         order = self.cache.policy(POLICIES[policies[0]])
-        with mock.patch.object(compiled_runs.machine_code, "is_loaded", self.compiled):
+        with (
+            mock.patch.object(compiled_runs.machine_code, "is_loaded", self.compiled),
+            mock.patch.object(scheduling_cycle, "TURN_SECONDS", ENOUGH_SECONDS),  # no result depends on the duration
+        ):
             cycle = SchedulingCycle(self.cache, self.snapshot, specs, self.top, has_refused_evictions=False)
             if arrive:
                 results, _ = cycle.place([pod for pod in pending if pod.spec.gang is None], order, ENOUGH_SECONDS, {})
