@@ -9,6 +9,7 @@ seconds to load and about 120 MiB of memory. Each process loads it in the backgr
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import threading
@@ -57,7 +58,10 @@ class MachineCode:
                 return
             # If the cache lacks the code, compiling takes minutes. In this process, it would delay all other threads.
             program = ["nice", "-n", "19", sys.executable, "-m", code_loader.__name__]
-            subprocess.run(program, check=True, timeout=LONGEST_COMPILATION_SECONDS, stdin=subprocess.DEVNULL)
+            with open(code_loader.__file__) as lock:
+                # One process compiles; the others then find the code in the cache.
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                subprocess.run(program, check=True, timeout=LONGEST_COMPILATION_SECONDS, stdin=subprocess.DEVNULL)
             with low_priority:
                 code_loader.load(policy)
             self.is_loaded = True

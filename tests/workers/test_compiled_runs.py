@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import threading
 from collections.abc import Iterable, Sequence
@@ -167,6 +168,22 @@ def test_machine_code_is_loaded_once_after_enough_pods(monkeypatch: pytest.Monke
         thread.join()
     assert code.is_loaded
     assert [program[-2:] for program in programs] == [["-m", "hetsched.engine.compiled.code_loader"]]
+
+
+def test_machine_code_is_compiled_by_one_process_at_a_time(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.HETSCHED_COMPILE_AFTER_PODS = 1
+    programs: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda program, **_: programs.append(program))
+    code = MachineCode()
+    with open(code_loader.__file__) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code.count(1, compile_policy(BUILTIN[DEFAULT], REGISTRY))
+        (thread,) = threads()
+        thread.join(timeout=0.2)
+        assert not programs
+    thread.join()
+    assert len(programs) == 1
+    assert code.is_loaded
 
 
 def threads() -> list[threading.Thread]:
