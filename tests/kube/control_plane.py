@@ -43,7 +43,7 @@ SCHEDULER_VERDICTS, KUBELET_VERDICTS = VERDICTS
 PROGRAMS = (*KUBERNETES, *VERDICTS, "helm")
 # No controller creates service accounts or removes the taints of new nodes.
 DISABLED_PLUGINS = ("ServiceAccount", "TaintNodesByCondition")
-_READY_SECONDS = 60
+_READY_SECONDS = 180
 # Only calls of service accounts in the namespace hetsched are audited; a watch is recorded when it begins.
 _AUDITED = "system:serviceaccounts:hetsched"
 
