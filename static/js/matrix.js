@@ -78,9 +78,10 @@ export class NodeMatrix {
     this.container.replaceChildren(
       this.chips(),
       element(
-        "div", { class: "table-wrap", tabindex: "0", role: "region", "aria-label": this.words["every-node"] },
+        "div", { class: "table-wrap" },
         element(
           "table", { class: "matrix" },
+          element("caption", { class: "visually-hidden" }, this.words["every-node"]),
           element("thead", {}, element("tr", {}, ...heads.map((head) => this.head(...head)))),
           element("tbody", {}, ...shown.map((node) => this.row(node, scored, refused))),
         ),

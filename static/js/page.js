@@ -1,6 +1,7 @@
 // Shared by all pages: menus, theme, colours and density, bar widths, and relative times.
 import { drawBars, updateTimes } from "./draw.js";
 import { showWaitingNote } from "./notes.js";
+import "./scroll-boxes.js";
 
 const DEFAULTS = { theme: "system", palette: "default", density: "dense" };
 

@@ -153,7 +153,7 @@ export class Preview {
     const heads = [this.words.measure, fill(this.words.before, baseline), fill(this.words.after, draft), this.words.change];
     return element(
       "div",
-      { class: "table-wrap", tabindex: "0", role: "group", "aria-label": this.words.measure },
+      { class: "table-wrap" },
       element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((word, at) => element("th", { scope: "col", class: at && "number" }, word)))), element("tbody", {}, ...rows.map(cells))),
     );
   }

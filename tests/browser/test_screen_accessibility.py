@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(900)]
 GRAVE = ("serious", "critical")
 WIDTHS = (1440, 1024, 390)
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-
-
+FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 
 
@@ -62,6 +61,8 @@ def test_screens_pass_accessibility_checks(visitor: Visitor) -> None:
             page.set_viewport_size({"width": width, "height": 844})
             wider = page.evaluate(WIDER)
             found += [f"{wider} px wider than {width}"] if wider > 0 else []
+        page.evaluate(FRAMES)  # boxes that scroll at this width become tab stops
+        found += [f"{WIDTHS[-1]} px: {violation}" for violation in violations(page)]
         if found:
             problems[name] = found
     foreign = {url for url in asked if not url.startswith((visitor.console.url, "data:", "blob:"))}
