@@ -1,11 +1,12 @@
 // Server-rendered pages reload their parts when their topic reports a change.
 //
-// Elements with `data-part` are replaced one by one if they differ; the focus is preserved. Lists (`data-hold`) are not
-// replaced while the pointer or the focus is on them, so that rows do not move; a button shows the number of changes and
-// applies them. At most one request every two seconds, none while the page is hidden.
+// Elements with `data-part` are replaced one by one if they differ; the focus and scroll positions are preserved. Lists
+// (`data-hold`) are not replaced while the pointer or the focus is on them, so that rows do not move; a button shows the
+// number of changes and applies them. At most one request every two seconds, none while the page is hidden.
 import { counted, drawBars, element, fill, updateTimes } from "./draw.js";
 import { liveOfPage, showStatus } from "./live.js";
 import { showNote } from "./notes.js";
+import { positionsOf, restorePositions } from "./scroll-boxes.js";
 
 const PAUSE_SECONDS = 2;
 const AGAIN_SECONDS = 10;
@@ -98,9 +99,11 @@ function exchange(fresh, forced = false) {
       const twin = adopted.querySelectorAll("details")[index];
       if (twin) twin.open = details.open;
     }
+    const positions = positionsOf(part);
     part.replaceWith(adopted);
     drawBars(adopted);
     updateTimes(adopted);
+    restorePositions(adopted, positions);
     if (focused && document.activeElement === document.body) {
       adopted.querySelector(focused)?.focus({ preventScroll: true });
     }

@@ -22,6 +22,25 @@ function update(box) {
   } else for (const name of ["tabindex", "role", "aria-label"]) box.removeAttribute(name);
 }
 
+// Returns the positions of the boxes in a part of the page, for `restorePositions` after the part is replaced.
+export function positionsOf(part) {
+  return [...part.querySelectorAll(BOXES)].map((box) => ({
+    left: box.scrollLeft,
+    top: box.scrollTop,
+    focused: box === document.activeElement,
+  }));
+}
+
+export function restorePositions(part, positions) {
+  for (const [index, box] of [...part.querySelectorAll(BOXES)].entries()) {
+    const { left, top, focused } = positions[index] ?? {};
+    if (!left && !top && !focused) continue;
+    box.scrollTo(left, top);
+    update(box); // only a tab stop can be focused
+    if (focused) box.focus({ preventScroll: true });
+  }
+}
+
 // A table can grow without its box, so both are observed.
 function observe() {
   for (const part of document.querySelectorAll(`${BOXES}, .table-wrap > *`)) {

@@ -36,3 +36,17 @@ def test_added_table_is_named_by_its_caption(visitor: Visitor) -> None:
     page = visitor.open("/what-if/?cpu=1&memory=1Gi")
     page.locator("#matrix-part > summary").click()
     expect(page.get_by_role("region", name="All nodes")).to_have_attribute("tabindex", "0")
+
+
+def test_update_keeps_focus_and_scroll_position(visitor: Visitor) -> None:
+    visitor.page.set_viewport_size({"width": 390, "height": 844})
+    page = visitor.open("/balance/")
+    expect(page.locator("#live")).to_have_text("live")
+    page.get_by_role("region", name="Resources").focus()
+    page.keyboard.press("ArrowRight")
+    _wait_for_scrolling(page)
+    page.evaluate("document.activeElement.dataset.before = ''")
+    visitor.submit("changes-balance")
+    expect(page.locator("[data-before]")).to_have_count(0)
+    assert page.evaluate("document.activeElement.ariaLabel") == "Resources"
+    _wait_for_scrolling(page)
