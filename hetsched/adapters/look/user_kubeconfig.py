@@ -23,6 +23,7 @@ from hetsched.adapters.kubernetes.connections.kubeconfig import MAX_BYTES, read
 from hetsched.contracts.errors import InputError
 
 from .exec_plugins import run_plugin
+from .oidc_token import id_token
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -44,7 +45,6 @@ _UNSUPPORTED = {
 
 # Exec plugins that replace the auth providers of older kubeconfigs.
 _EXEC_PLUGINS = {
-    "oidc": "int128/kubelogin (kubectl oidc-login setup shows the configuration)",
     "gcp": "gke-gcloud-auth-plugin (gcloud container clusters get-credentials writes it)",
     "azure": "Azure/kubelogin (kubelogin convert-kubeconfig writes it)",
 }
@@ -130,13 +130,18 @@ def open_api(paths: Sequence[Path], *, context: str = "") -> Api:
         entry = _entry(configs, kind, chosen.text(kind))
         if entry is None:
             raise _malformed(f"contexts.context.{kind}", f"the file has no {kind} of this name")
-        if provider := entry.value.get("auth-provider"):
+        provider = entry.value.get("auth-provider")
+        if provider and not _is_oidc(provider):
             raise _unsupported_provider(provider, entry.place("auth-provider"))
         for field, hint in _UNSUPPORTED[kind].items():
             if entry.value.get(field):
                 raise InputError("KubeconfigRefused", "the field is not supported", place=entry.place(field), hint=hint)
         parts[kind] = entry
     return Api(_configuration(parts["cluster"], parts["user"]), agent="hetsched-look", reads=True, connect=_connect)
+
+
+def _is_oidc(provider: Any) -> bool:
+    return isinstance(provider, dict) and provider.get("name") == "oidc"
 
 
 def _unsupported_provider(provider: Any, place: str) -> InputError:
@@ -200,6 +205,10 @@ def _credentials(cluster: _KubeconfigEntry, user: _KubeconfigEntry) -> tuple[str
     if bool(certificate) != bool(key):
         raise _malformed("users.user", "a client certificate requires a key, and a key a certificate")
     token = user.file("tokenFile").decode("ascii", errors="replace").strip() or user.text("token")
+    if provider := user.value.get("auth-provider"):
+        if user.value.get("exec"):
+            raise _malformed("users.user", "auth-provider and exec exclude each other")
+        token = token or id_token(provider, user.place("auth-provider"))
     if token or certificate or not user.value.get("exec"):
         return token, certificate, key
     plugin = read_plugin(user.value["exec"])

@@ -6,7 +6,8 @@ import json
 import os
 import stat
 import sys
-from base64 import b64decode
+import time
+from base64 import b64decode, urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,7 @@ def test_kubeconfig_is_searched_as_by_kubectl(tmp_path: Path, monkeypatch: pytes
         ({"proxy-url": "http://proxy"}, {}, "KubeconfigRefused"),
         ({}, {"username": "me", "password": SECRET}, "KubeconfigRefused"),
         ({}, {"auth-provider": {"name": "gcp"}}, "KubeconfigRefused"),
+        ({}, {"auth-provider": {"name": "oidc"}, "exec": {"command": "login"}}, "KubeconfigMalformed"),
         ({}, {"as": "root", "token": SECRET}, "KubeconfigRefused"),
         ({}, {"tokenFile": "absent"}, "FileUnreadable"),
         ({}, {"token": f"{SECRET}\nX: y"}, "KubeconfigMalformed"),
@@ -221,7 +223,6 @@ def test_unsupported_and_malformed_fields_are_rejected(
 @pytest.mark.parametrize(
     ("provider", "plugin"),
     [
-        ("oidc", "int128/kubelogin (kubectl oidc-login"),
         ("gcp", "gke-gcloud-auth-plugin"),
         ("azure", "Azure/kubelogin (kubelogin convert-kubeconfig"),
         ("other", "exec plugin of"),
@@ -237,6 +238,53 @@ def test_auth_provider_is_rejected_with_the_plugin_that_replaces_it(
     assert provider in error.value.message
     assert plugin in error.value.hint
     assert SECRET not in str(error.value)
+
+
+def oidc_user(claims: dict[str, Any] | None, **user: Any) -> dict[str, Any]:
+    """Return a user with the auth provider `oidc`, and with an ID token if there are `claims`."""
+    parts = [urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({"alg": "none"}, claims)]
+    token = {"id-token": ".".join([*parts, SECRET])} if claims is not None else {}
+    config = {"idp-issuer-url": "https://id.example.org", "client-id": "lab", "refresh-token": SECRET, **token}
+    return {"auth-provider": {"name": "oidc", "config": config}, **user}
+
+
+def test_unexpired_id_token_is_used_and_the_file_is_not_written(server: ListServer, tmp_path: Path) -> None:
+    user = oidc_user({"sub": "me", "exp": time.time() + 60})
+    path = write(tmp_path, server.kubeconfig(user))
+    before = path.read_bytes()
+    assert token_of(server, open_api([path])) == f"Bearer {user['auth-provider']['config']['id-token']}"
+    assert path.read_bytes() == before
+    path = write(tmp_path, server.kubeconfig(oidc_user({"exp": 0}, token="own")))
+    assert token_of(server, open_api([path])) == "Bearer own"
+
+
+@pytest.mark.parametrize(
+    ("claims", "code", "said"),
+    [
+        (None, "KubeconfigTokenExpired", "there is no ID token"),
+        ({"exp": 1_764_400_000}, "KubeconfigTokenExpired", "valid until 2025-11-29T07:06:40Z"),
+        ({"exp": time.time() + 5}, "KubeconfigTokenExpired", "valid until"),
+        ({}, "KubeconfigTokenExpired", "valid until"),
+        ({"exp": "soon"}, "KubeconfigMalformed", "not a JSON Web Token"),
+        ({"exp": 1e300}, "KubeconfigMalformed", "not a JSON Web Token"),
+    ],
+)
+def test_expired_or_malformed_id_token_is_rejected_with_a_remedy(
+    server: ListServer, tmp_path: Path, claims: dict[str, Any] | None, code: str, said: str
+) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        open_api([write(tmp_path, server.kubeconfig(oidc_user(claims)))])
+    assert (error.value.code, error.value.place) == (code, "users.user.auth-provider")
+    assert "kubectl" in str(error.value.hint)
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize("token", [SECRET, f"a.{SECRET}.b", 7, ["x"]])
+def test_id_token_of_another_form_is_rejected(server: ListServer, tmp_path: Path, token: Any) -> None:
+    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+    with pytest.raises(InputError) as error:
+        open_api([write(tmp_path, server.kubeconfig(user))])
+    assert error.value.code == "KubeconfigMalformed"
 
 
 def test_unknown_context_lists_the_known_ones(tmp_path: Path, server: ListServer) -> None:
