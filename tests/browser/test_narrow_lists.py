@@ -45,6 +45,15 @@ def test_narrow_list_keeps_the_semantics_of_a_table(visitor: Visitor) -> None:
     expect(row.get_by_role("cell")).to_have_count(heads.count() - 1)
 
 
+def test_heads_of_narrow_list_are_named_as_sort_links(visitor: Visitor) -> None:
+    _open_with_a_pending_pod(visitor)
+    for width, label in ((390, '"Sort by"'), (1440, "none")):
+        visitor.page.set_viewport_size({"width": width, "height": 844})
+        heads = visitor.open("/queue/").locator(".list thead tr")
+        assert heads.evaluate("row => getComputedStyle(row, '::before').content") == label
+        expect(heads.get_by_role("link", name="Position")).to_be_visible()
+
+
 def test_queue_rows_are_headed_by_their_pod(visitor: Visitor) -> None:
     _open_with_a_pending_pod(visitor)
     page = visitor.open("/queue/")
