@@ -298,8 +298,9 @@ class ClusterState:
         compiled = self._compiled.get(shape)
         if compiled is None:
             known_names = self.resources.index
-            if UNKNOWN_RESOURCE not in known_names and any(name not in known_names for name, _ in shape.requests):
-                self._add_unknown_resource()
+            for name, _ in shape.requests:
+                if name not in known_names and UNKNOWN_RESOURCE not in known_names:
+                    self._add_unknown_resource()
             compiled = CompiledShape(shape, self.columns.layout, self.resources)
         self._compiled_width += compiled.width
         if self._compiled_width > _COMPILED_LIMIT:

@@ -14,7 +14,7 @@ Invariants: a position denotes the same shape until the epoch changes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,20 +79,24 @@ class Plans:
         self._static_parts = StaticParts(state, evaluator, gates, self._scores)
         self._fits = any(plugin.info.compiled_filter is BuiltinFilter.RESOURCES for plugin in gates)
         self._card_filter = policy.card_filter
-        self._load_gates = [p for p in gates if not p.static and p.info.compiled_filter is None]
-        # Filters and scores that read the load but have no formula; they must skip the shape.
-        self._uncompiled_scores = [p for p in self._scores if not p.static and p.info.compiled_term is None]
         self._terms = [
             *(_Term(p, p.info.compiled_filter, 0.0) for p in gates if isinstance(p.info.compiled_filter, CompiledTerm)),
             *(_Term(p, p.info.compiled_term, p.weight) for p in self._scores if p.info.compiled_term is not None),
         ]
         self._term_keys = [term.declared.key for term in self._terms]
         worth = [term for term in self._terms if term.declared.card_worth is not None]
+        # Filters and scores that read the load but have no formula; their PreFilter or PreScore must skip the shape.
+        load_gates = [p for p in gates if not p.static and p.info.compiled_filter is None]
+        load_scores = [p for p in self._scores if not p.static and p.info.compiled_term is None]
         self._possible = len(worth) <= 1 and all(
             plugin.info.scope is not Scope.CLUSTER and plugin.serves(point)
-            for plugins, point in ((self._load_gates, "pre-filter"), (self._uncompiled_scores, "pre-score"))
+            for plugins, point in ((load_gates, "pre-filter"), (load_scores, "pre-score"))
             for plugin in plugins
         )
+        self._uncompiled: list[Callable[[Request, ClusterState], Any]] = []
+        if self._possible:
+            self._uncompiled += [plugin.instance.pre_filter for plugin in load_gates]
+            self._uncompiled += [plugin.instance.pre_score for plugin in load_scores]
         self._base_ids: dict[tuple[int, int, str], int] = {}
         self._base_parts: list[StaticPart] = []
         self._sources: dict[tuple[int, int], list[ScoreSource]] = {}
@@ -198,10 +202,13 @@ class Plans:
         if shape.gpu is not None and self._needs_choice(shape.gpu):
             return needs_full_cycle
         part = self._static_parts.of(request)
-        if part is None or any(plugin.instance.pre_filter(request, state) is not SKIP for plugin in self._load_gates):
+        if part is None:
             return needs_full_cycle
+        for prepare in self._uncompiled:
+            if prepare(request, state) is not SKIP:
+                return needs_full_cycle
         variant = self._variant(request, part)
-        if variant == UNKNOWN or any(p.instance.pre_score(request, state) is not SKIP for p in self._uncompiled_scores):
+        if variant == UNKNOWN:
             return needs_full_cycle
         card = 0
         if shape.gpu is not None and self._card_filter is not None and shape.gpu.count > 0:
@@ -214,7 +221,7 @@ class Plans:
 
     def _base(self, part: StaticPart, card: int) -> int:
         """Return the id of the static totals of `part`; nodes with too few healthy GPUs for `card` have -inf."""
-        cards = int(self.shapes.cards.number[card])
+        cards = int(self.shapes.cards.number[card]) if card else 0
         key = (part.number, cards, part.alone)
         found = self._base_ids.get(key)
         if found is None:

@@ -17,6 +17,7 @@ T = TypeVar("T")
 _PlainKey = str | tuple[Any, ...]
 # A shape with more node requirements than this is counted as several ordinary shapes.
 _WIDTH = 100
+_USAGE_POSITIONS = {name: position for position, name in enumerate(USAGE_RESOURCES)}
 
 
 def width(shape: Shape) -> int:
@@ -59,17 +60,18 @@ class CompiledShape:
         # Filled as a list: assigning single elements of an array takes ten times as long.
         delta = [0] * layout.load_rows
         for name, amount in shape.requests:
-            delta[requested + index[name]] += max(amount, 0)  # resources that no node has share a row
+            if amount > 0:
+                delta[requested + index[name]] += amount  # resources that no node has share a row
+            if name in _USAGE_POSITIONS:
+                delta[used + _USAGE_POSITIONS[name]] = amount
         delta[nonzero], delta[nonzero + 1] = shape.nonzero_cpu_millis, shape.nonzero_memory_bytes
-        asked = dict(shape.requests)
-        delta[used : used + len(USAGE_RESOURCES)] = [asked.get(name, 0) for name in USAGE_RESOURCES]
         if layout.power:
             delta[layout.start("power_placed")] = shape.expected_watts or 0
         self.delta: Ints = np.array(delta, np.int64)
         self.nonzero: Ints = self.delta[nonzero : nonzero + 2]
         self.expected_extra: Ints | None = None
         if shape.expected_usage:
-            expected = dict(shape.expected_usage)
+            expected, asked = dict(shape.expected_usage), dict(shape.requests)
             extra = [expected.get(name, asked.get(name, 0)) - asked.get(name, 0) for name in USAGE_RESOURCES]
             self.expected_extra = np.array(extra, np.int64)
 

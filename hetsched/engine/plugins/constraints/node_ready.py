@@ -10,10 +10,12 @@ controller sets some time after the condition changed; this plugin reads the con
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
 from hetsched.contracts.message import Message
+from hetsched.contracts.objects.node_constraints import Toleration
 from hetsched.contracts.objects.node_report import Taint
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.columns import Bools, Window
@@ -39,7 +41,7 @@ class NodeReady:
     def static_key(self, request: Request) -> Hashable:
         if not request.shape.tolerations:
             return False, False
-        return _tolerates(request, _UNREADY), _tolerates(request, _CORDON)
+        return _tolerates(request.shape.tolerations, _UNREADY), _tolerates(request.shape.tolerations, _CORDON)
 
     def filter(self, request: Request, nodes: Window) -> Bools:
         fits: Bools = np.ones(nodes.n, np.bool_)
@@ -49,19 +51,20 @@ class NodeReady:
 
     def refusals(self, request: Request, nodes: Window) -> Iterator[tuple[Refusal, Bools]]:
         ready: Bools = np.ones(nodes.n, np.bool_)
-        if not _tolerates(request, _UNREADY):
+        if not _tolerates(request.shape.tolerations, _UNREADY):
             ready = nodes.static("ready") != 0
             yield NOT_READY, ~ready
-        if not _tolerates(request, _CORDON):
+        if not _tolerates(request.shape.tolerations, _CORDON):
             yield CORDONED, ready & (nodes.static("unschedulable") != 0)
 
     def waits(self, request: Request) -> Message:
-        if _tolerates(request, _UNREADY):
+        if _tolerates(request.shape.tolerations, _UNREADY):
             return Message("a node to be uncordoned")
-        if _tolerates(request, _CORDON):
+        if _tolerates(request.shape.tolerations, _CORDON):
             return Message("a node to be Ready")
         return Message("a node to be Ready and not cordoned")
 
 
-def _tolerates(request: Request, taints: tuple[Taint, ...]) -> bool:
-    return any(tolerates(request.shape.tolerations, taint) for taint in taints)
+@lru_cache(maxsize=1024)
+def _tolerates(tolerations: tuple[Toleration, ...], taints: tuple[Taint, ...]) -> bool:
+    return any(tolerates(tolerations, taint) for taint in taints)
