@@ -11,7 +11,6 @@ import numpy as np
 from hetsched.contracts.api.decision import NodeOutcome, PluginScore
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
-from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.handle import Handle
 from hetsched.engine.framework.policy import ActivePlugin
@@ -64,7 +63,7 @@ def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]
     rows = _best_rows(total, limit)
     if not rows.size:
         return ()
-    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, rows)
+    columns = _columns(scheduler, evaluation.scores, request, total > INFEASIBLE, rows)
     return tuple(
         NodeOutcome(
             state.columns.names[row], pod.key, True, None, _scores(columns, position), float(total[row]), position + 1
@@ -81,7 +80,7 @@ def node_outcome(scheduler: Handle, pod: PodSpec, row: int) -> NodeOutcome:
     name = state.columns.names[row]
     if total[row] == INFEASIBLE:
         return NodeOutcome(name, pod.key, False, first_reasons(scheduler, request).get(row), (), None, None)
-    columns = _columns(evaluation.scores, request, state, total > INFEASIBLE, np.array([row], np.intp))
+    columns = _columns(scheduler, evaluation.scores, request, total > INFEASIBLE, np.array([row], np.intp))
     return NodeOutcome(name, pod.key, True, None, _scores(columns, 0), float(total[row]), None)
 
 
@@ -109,29 +108,33 @@ def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
 
 def score_columns(scheduler: Handle, request: Request, feasible: Bools) -> list[Column]:
     """Return the raw and normalised scores over all rows, for each plugin that scores this pod."""
-    state = scheduler.state
-    return _columns(scores_taking_part(scheduler.policy, request, state), request, state, feasible, None)
+    plugins = scores_taking_part(scheduler.policy, request, scheduler.state)
+    return _columns(scheduler, plugins, request, feasible, None)
 
 
 def _columns(
-    plugins: list[ActivePlugin], request: Request, state: ClusterState, feasible: Bools, rows: Rows | None
+    scheduler: Handle, plugins: list[ActivePlugin], request: Request, feasible: Bools, rows: Rows | None
 ) -> list[Column]:
     """Return the raw and normalised scores of each plugin on `rows` (None: all rows).
 
-    The PreScore results of the row-scoped plugins must already be in `request.memo`.
+    The PreScore results of the row-scoped plugins must already be in `request.memo`. The scores of STATIC plugins are
+    those that the evaluator caches.
     """
+    state = scheduler.state
     window = state.all_rows if rows is None else Window(state.columns, rows)
     columns: list[Column] = []
     for plugin in plugins:
         among_rows = plugin.info.scope is Scope.CLUSTER
         if among_rows and plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
             continue
-        if plugin.serves("normalize-score") or among_rows:
-            raw = plugin.instance.score(request, state.all_rows)
-            normal = plugin.instance.normalize(request, raw, feasible) if plugin.serves("normalize-score") else raw
-            if rows is not None:
-                raw, normal = raw[rows], normal[rows]
+        normalizes = plugin.serves("normalize-score")
+        on_all_rows = plugin.static or normalizes or among_rows
+        if plugin.static:
+            raw = scheduler.evaluator.static_score(request, plugin)
         else:
-            raw = normal = plugin.instance.score(request, window)
+            raw = plugin.instance.score(request, state.all_rows if on_all_rows else window)
+        normal = plugin.instance.normalize(request, raw, feasible) if normalizes else raw
+        if on_all_rows and rows is not None:
+            raw, normal = raw[rows], normal[rows]
         columns.append((plugin, raw, normal))
     return columns
