@@ -64,10 +64,10 @@ def insert(rows: Sequence[models.Model]) -> None:
             for name, write in columns.plan
         ]
         if columns.is_generated:
-            for row, (pk,) in zip(part, fetch(columns.insert_sql(len(part)), values), strict=True):
+            for row, (pk,) in zip(part, fetch(columns.insert_sql(len(part)), values, db), strict=True):
                 row.pk = pk
         else:
-            change(columns.insert_sql(len(part)), values)
+            change(columns.insert_sql(len(part)), values, db)
     for row in rows:
         row._state.adding, row._state.db = False, db.alias
 
@@ -79,7 +79,8 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
     model = type(rows[0])
     key = model._meta.pk
     assert key is not None
-    columns = _columns(model, own().vendor)
+    db = own()
+    columns = _columns(model, db.vendor)
     chosen = [place for place, (name, _) in enumerate(columns.plan) if name in names]
     plan = [columns.plan[place] for place in chosen]
     values = [
@@ -88,7 +89,7 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
     ]
     places = ", ".join(f"{columns.names[place]} = %s" for place in chosen)
     sql = f"UPDATE {model._meta.db_table} SET {places} WHERE {key.column} = %s"  # noqa: S608 - names of our own
-    change_many(sql, values)
+    change_many(sql, values, db)
 
 
 class _Columns:
@@ -99,7 +100,7 @@ class _Columns:
 
     def __init__(self, model: type[models.Model]) -> None:
         ops = connection.ops
-        moment = _adapter(ops)
+        moment = _adapter(connection.vendor)
         fields: list[Any] = list(model._meta.concrete_fields)
         self.is_generated = isinstance(model._meta.pk, models.AutoField)
         if self.is_generated:
@@ -137,8 +138,10 @@ def _write(field: Any, moment: Write) -> Write | None:
 _KNOWN = {*_PLAIN, models.BigIntegerField, models.URLField}
 
 
-def _adapter(ops: Any) -> Write:
-    """Return the database's datetime conversion with a cache, because most rows of one statement share their times."""
+@lru_cache(maxsize=4)
+def _adapter(vendor: str) -> Write:
+    """Return the database's datetime conversion with a cache, because the rows of one transaction share their times."""
+    ops = connection.ops
 
     @lru_cache(maxsize=64)
     def moment(value: Any) -> Any:

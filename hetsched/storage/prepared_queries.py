@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from django.db import connection
 from django.db.models import Expression, Field, QuerySet
+from django.db.models.base import ModelState
 from django.db.models.query import FlatValuesListIterable, ModelIterable, get_related_populators
 from django.db.models.sql import UpdateQuery
 
@@ -55,22 +56,51 @@ class ListParameter(Parameter):
 class _CompiledQuery(msgspec.Struct, frozen=True):
     """Query compiled for one kind of database.
 
-    Each run replaces the `Parameter`s in `values` with the given values. `gives` is the type of the returned rows.
+    Each run replaces the `Parameter`s in `values` with the given values. `columns` are the selected columns. `models`
+    is None for a query that returns tuples, or single values if `is_flat` is True.
     """
 
     sql: str
     values: tuple[Any, ...]
+    columns: str
     converters: list[tuple[int, list[Any], Any]]
-    compiler: Any
-    gives: Any
+    models: _ModelReader | None
+    is_flat: bool
 
     def read(self, rows: list[Any], db: Any) -> list[Any]:
         """Return database rows converted to the query's row type."""
         if self.converters:
             rows = [_converted(row, self.converters, db) for row in rows]
-        if self.gives is ModelIterable:
-            return _models(rows, self.compiler, db.alias)
-        return [row[0] for row in rows] if self.gives is FlatValuesListIterable else rows
+        if self.models is not None:
+            return [self.models.read(row) for row in rows]
+        return [row[0] for row in rows] if self.is_flat else rows
+
+
+class _ModelReader:
+    """Converts rows to rows of a model with their annotations and `select_related` relations, as the ORM does.
+
+    The columns are set without a call of the model's class, which takes several times as long.
+    """
+
+    def __init__(self, compiler: Any) -> None:
+        self._model, fields = compiler.klass_info["model"], compiler.klass_info["select_fields"]
+        self._begin, self._end = fields[0], fields[-1] + 1
+        self._alias = compiler.connection.alias
+        self._names = [column.target.attname for column, _, _ in compiler.select[self._begin : self._end]]
+        populators: Any = get_related_populators  # untyped: the type stubs are those of a later Django version
+        self._related = populators(compiler.klass_info, compiler.select, self._alias)
+        self._annotations = list(compiler.annotation_col_map.items())
+
+    def read(self, row: tuple[Any, ...]) -> Any:
+        item = self._model.__new__(self._model)
+        item._state = ModelState()
+        item._state.adding, item._state.db = False, self._alias
+        item.__dict__.update(zip(self._names, row[self._begin : self._end], strict=True))
+        for populator in self._related:
+            populator.populate(row, item)
+        for name, place in self._annotations:
+            setattr(item, name, row[place])
+        return item
 
 
 class PreparedQuery(Generic[T]):
@@ -88,8 +118,8 @@ class PreparedQuery(Generic[T]):
             query = self._written[db.vendor] = _write(self._build())
         values = _bound_values(query.values, given, db)
         if limit is None:
-            return query.read(fetch(query.sql, values), db)
-        return query.read(fetch(f"{query.sql} LIMIT %s", [*values, limit]), db)
+            return query.read(fetch(query.sql, values, db), db)
+        return query.read(fetch(f"{query.sql} LIMIT %s", [*values, limit], db), db)
 
     def first(self, **given: Any) -> T | None:
         """Return the first row, or None if there are no rows."""
@@ -109,7 +139,7 @@ class PreparedUpdate:
         """Update the rows that match these values; return the number of updated rows."""
         db = own()
         sql, values = self._compiled(db)
-        return change(sql, _bound_values(values, given, db))
+        return change(sql, _bound_values(values, given, db), db)
 
     def rows(self, **given: Any) -> list[Any]:
         """Update the rows that match these values; return the rows with their new columns."""
@@ -118,10 +148,9 @@ class PreparedUpdate:
         if query is None:
             sql, values = self._compiled(db)
             read = _write(self._build())
-            columns = ", ".join(column for _, (column, _), _ in read.compiler.select)
-            returning = msgspec.structs.replace(read, sql=f"{sql} RETURNING {columns}", values=values)
+            returning = msgspec.structs.replace(read, sql=f"{sql} RETURNING {read.columns}", values=values)
             query = self._returned[db.vendor] = returning
-        return query.read(fetch(query.sql, _bound_values(query.values, given, db)), db)
+        return query.read(fetch(query.sql, _bound_values(query.values, given, db), db), db)
 
     def _compiled(self, db: Any) -> tuple[str, tuple[Any, ...]]:
         known = self._written.get(db.vendor)
@@ -141,7 +170,9 @@ def _write(rows: QuerySet[Any, Any]) -> _CompiledQuery:
     sql, values = _text(*compiler.as_sql())
     found = compiler.get_converters([column for column, _, _ in compiler.select])
     converters = [(place, convert, expression) for place, (convert, expression) in found.items()]
-    return _CompiledQuery(sql, values, converters, compiler, rows._iterable_class)
+    columns = ", ".join(column for _, (column, _), _ in compiler.select)
+    models = _ModelReader(compiler) if rows._iterable_class is ModelIterable else None
+    return _CompiledQuery(sql, values, columns, converters, models, rows._iterable_class is FlatValuesListIterable)
 
 
 def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
@@ -172,22 +203,3 @@ def _converted(row: Any, converters: list[tuple[int, list[Any], Any]], db: Any) 
         for convert in each:
             values[place] = convert(values[place], expression, db)
     return tuple(values)
-
-
-def _models(rows: list[Any], compiler: Any, alias: str) -> list[Any]:
-    """Return rows of a model with their annotations and `select_related` relations, as the ORM does."""
-    model, fields = compiler.klass_info["model"], compiler.klass_info["select_fields"]
-    begin, end = fields[0], fields[-1] + 1
-    names = [column.target.attname for column, _, _ in compiler.select[begin:end]]
-    populators: Any = get_related_populators  # untyped: the type stubs are those of a later Django version
-    related = populators(compiler.klass_info, compiler.select, alias)
-    annotations = list(compiler.annotation_col_map.items())
-    found = []
-    for row in rows:
-        item = model.from_db(alias, names, row[begin:end])
-        for populator in related:
-            populator.populate(row, item)
-        for name, place in annotations:
-            setattr(item, name, row[place])
-        found.append(item)
-    return found

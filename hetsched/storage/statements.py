@@ -25,9 +25,9 @@ def own() -> Any:
     return connections[DEFAULT_DB_ALIAS]
 
 
-def fetch(sql: str, values: Sequence[Any]) -> list[Any]:
-    """Return the rows of a statement."""
-    db = own()
+def fetch(sql: str, values: Sequence[Any], db: Any = None) -> list[Any]:
+    """Return the rows of a statement; `db` is the result of `own`, if the caller has it, as in the other functions."""
+    db = db or own()
     if _is_direct(db):
         with db.wrap_database_errors:
             rows: list[Any] = db.connection.execute(_for_sqlite(sql), values).fetchall()
@@ -37,9 +37,9 @@ def fetch(sql: str, values: Sequence[Any]) -> list[Any]:
         return list(cursor.fetchall())
 
 
-def change(sql: str, values: Sequence[Any]) -> int:
+def change(sql: str, values: Sequence[Any], db: Any = None) -> int:
     """Run a statement; return the number of rows that it changed."""
-    db = own()
+    db = db or own()
     if _is_direct(db):
         with db.wrap_database_errors:
             return int(db.connection.execute(_for_sqlite(sql), values).rowcount)
@@ -48,16 +48,16 @@ def change(sql: str, values: Sequence[Any]) -> int:
         return int(cursor.rowcount)
 
 
-def change_many(sql: str, rows: Sequence[Sequence[Any]]) -> int:
-    """Run a statement once with each of these rows of values; return the number of rows that it changed."""
+def change_many(sql: str, rows: Sequence[Sequence[Any]], db: Any = None) -> int:
+    """Run a statement once with each of these rows of values; return the number of changed rows."""
     if not rows:
         return 0
-    db = own()
+    db = db or own()
     if _is_direct(db):
         with db.wrap_database_errors:
             return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
     if len(rows) == 1:  # saves a round trip to PostgreSQL
-        return change(sql, rows[0])
+        return change(sql, rows[0], db)
     with db.cursor() as cursor:
         cursor.executemany(sql, rows)
         return int(cursor.rowcount)
