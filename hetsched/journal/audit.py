@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 from django.db import models
+from django.utils import timezone
 from structlog.contextvars import get_contextvars
 
 from hetsched.contracts.documents import to_plain
@@ -58,7 +59,11 @@ def record_many(
     actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], str, dict[str, Any]]]
 ) -> None:
     """Add one entry for each object with its reason and details, all with the same action."""
-    insert([_entry(actor.name, actor.role, action, obj, reason, details) for obj, reason, details in about])
+    now = timezone.now()
+    entries = [_entry(actor.name, actor.role, action, obj, reason, details) for obj, reason, details in about]
+    for entry in entries:
+        entry.at = now
+    insert(entries)
 
 
 def _entry(

@@ -65,10 +65,16 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("publish must be called in the transaction of the change")
     names = sorted(patches)
-    revisions = _next_revisions(names)
+    revisions, now = _next_revisions(names), timezone.now()
     events = [
         # Encode the data once, for both the row and the message.
-        new(OutboxEvent, topic=name, revision=revisions[name], data=_raw(patch() if callable(patch) else patch))
+        new(
+            OutboxEvent,
+            topic=name,
+            revision=revisions[name],
+            data=_raw(patch() if callable(patch) else patch),
+            created_at=now,
+        )
         for name in names
         for patch in (patches[name],)
     ]
