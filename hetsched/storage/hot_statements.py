@@ -22,7 +22,6 @@ from django.db.models import (
     ExpressionWrapper,
     F,
     IntegerField,
-    JSONField,
     OuterRef,
     Q,
     QuerySet,
@@ -33,6 +32,7 @@ from django.db.models.aggregates import Aggregate
 from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import Exact
 
+from .json_fields import StructField
 from .prepared_queries import ListParameter, Parameter, PreparedQuery, PreparedUpdate
 from .snapshot_read import DatabaseClock
 
@@ -66,7 +66,7 @@ class _JsonArray(Aggregate):
 
     function = "json_group_array"
     allow_distinct = True
-    output_field = JSONField()
+    output_field = StructField(list[str])
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
         return self.as_sql(compiler, connection, function="jsonb_agg", **context)

@@ -49,6 +49,7 @@ class StructField(models.JSONField):
         self.struct = struct
         self._hook = as_parts if _keeps_messages(struct) else as_text
         self._decode = msgspec.json.Decoder(struct, dec_hook=from_parts).decode
+        self._encode = msgspec.json.Encoder(enc_hook=self._hook).encode
 
     def deconstruct(self) -> Any:
         name, _path, args, kwargs = super().deconstruct()
@@ -66,7 +67,7 @@ class StructField(models.JSONField):
 
     def written(self, value: Any) -> str | None:
         """Return a value in the form that the column stores."""
-        return written(value, self._hook)
+        return None if value is None else self._encode(value).decode()
 
     def to_python(self, value: Any) -> Any:
         return value

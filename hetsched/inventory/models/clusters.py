@@ -63,10 +63,14 @@ class Cluster(models.Model):
 
     # Event -> revision of its latest occurrence. A pod that becomes unschedulable is requeued immediately if an event
     # that may make it schedulable occurred after the revision of its decision.
-    event_revisions = models.JSONField(_("changes"), default=dict, blank=True, editable=False, db_column="stirred")
+    event_revisions = StructField(
+        dict[str, int], verbose_name=_("changes"), default=dict, blank=True, editable=False, db_column="stirred"
+    )
 
     # Recent decision time per namespace. The scheduler uses it to share its time fairly between namespaces.
-    decision_time = models.JSONField(_("decision time"), default=dict, blank=True, editable=False)
+    decision_time = StructField(
+        dict[str, tuple[float, float]], verbose_name=_("decision time"), default=dict, blank=True, editable=False
+    )
 
     # The first revision whose placements are not yet counted in node loads and workloads; None if all are counted. See
     # `ClusterTransaction` in `placement.actions.change`.

@@ -63,7 +63,7 @@ class Workload(models.Model):
     submitted_by = models.CharField(_("submitted by"), max_length=255)
     owner = models.CharField(_("owner"), max_length=200, blank=True, db_index=True)
     callback_url = models.URLField(_("callback"), max_length=2000, blank=True)
-    history = models.JSONField(_("states"), default=list)
+    history = StructField(list[list[str]], verbose_name=_("states"), default=list)
     created_at = models.DateTimeField(_("submitted"))
     decided_at = models.DateTimeField(_("decided"), null=True)
     finished_at = models.DateTimeField(_("finished"), null=True)
