@@ -59,10 +59,10 @@ class SyncState:
         """Record an event that is about to be processed."""
         if isinstance(event, Upserted):
             self.keys.add(event.key)
-            self._note_change(event.version)
+            self._note_change(event)
         elif isinstance(event, Deleted):
             self.keys.discard(event.key)
-            self._note_change(event.version)
+            self._note_change(event)
         elif isinstance(event, Synced):
             self.lists += 1
             self.synced_at = timezone.now()
@@ -75,9 +75,11 @@ class SyncState:
             self.position = max(self.position, event.version)
         self.alive_at = datetime.now(UTC)  # without the lookup of a setting, because every event is noted
 
-    def _note_change(self, version: int) -> None:
+    def _note_change(self, event: Upserted | Deleted) -> None:
         if self.changed_version is not None:
-            self.changed_version = max(self.changed_version, version) if version else None
+            self.changed_version = max(self.changed_version, event.version) if event.version else None
+        if event.is_watched:
+            self.position = max(self.position, event.version)
 
 
 class ResourceWatches:
@@ -86,6 +88,7 @@ class ResourceWatches:
     def __init__(self, cluster_id: int, api: Api, ended: threading.Event, resources: Sequence[Resource]) -> None:
         self.events: queue.Queue[ResourceEvent] = queue.Queue(maxsize=_MOST_QUEUED)
         self.states = {resource: SyncState() for resource in resources}
+        self._required = [known for resource, known in self.states.items() if resource in REQUIRED]
         self.has_failed = False  # a reflector thread ended by an unexpected error
         self._cluster_id = cluster_id
         self._api = api
@@ -118,12 +121,11 @@ class ResourceWatches:
 
     def is_fresh(self) -> bool:
         """Return True if the API server responded for every required resource within `STALE`, like `is_synced`."""
-        since = timezone.now() - STALE
-        return all(
-            known.synced_at is not None and known.alive_at is not None and known.alive_at >= since
-            for resource, known in self.states.items()
-            if resource in REQUIRED
-        )
+        since = datetime.now(UTC) - STALE
+        for known in self._required:  # a loop, because each arriving pod checks this several times
+            if known.synced_at is None or known.alive_at is None or known.alive_at < since:
+                return False
+        return True
 
     def changed_versions(self) -> dict[str, int] | None:
         """Return the version of the latest change of each resource, by its name; None if a version is not a number."""

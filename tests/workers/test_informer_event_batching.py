@@ -12,6 +12,7 @@ import pytest
 from hetsched.adapters.kubernetes.reflector import Deleted, Event, Upserted
 from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.scheduling.informer import Informer
+from hetsched.scheduling.resource_watches import SyncState
 
 
 class News(queue.Queue[Any]):
@@ -61,3 +62,13 @@ def a_pod(node: str) -> Upserted:
 )
 def test_informer_waits_for_more_events_without_pending_pods(event: Event, waits: int) -> None:
     assert waits_after(event) == waits
+
+
+def test_position_follows_events_of_watches_only() -> None:
+    state = SyncState()
+    state.note(Upserted("web/p", b"{}", 30))  # an item of a list is often newer than the items after it
+    assert (state.position, state.changed_version) == (0, 30)
+    state.note(Upserted("web/q", b"{}", 31, is_watched=True))
+    assert (state.position, state.changed_version, state.keys) == (31, 31, {"web/p", "web/q"})
+    state.note(Deleted("web/q", b"{}", 32, is_watched=True))
+    assert (state.position, state.changed_version, state.keys) == (32, 32, {"web/p"})

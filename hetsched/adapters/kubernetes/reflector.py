@@ -33,12 +33,14 @@ LONGEST_WAIT_SECONDS = 30.0
 class Upserted(msgspec.Struct, frozen=True):
     """An object that was added or modified; `body` is the API server's own JSON.
 
-    `version` is the object's resourceVersion as a number, or 0 if it is not a number; likewise in `Deleted`.
+    `version` is the object's resourceVersion as a number, or 0 if it is not a number. If `is_watched`, the event comes
+    from a watch, so all changes up to `version` have been emitted. Likewise in `Deleted`.
     """
 
     key: str
     body: bytes
     version: int = 0
+    is_watched: bool = False
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class Deleted(msgspec.Struct, frozen=True):
     key: str
     body: bytes = b""
     version: int = 0
+    is_watched: bool = False
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -206,16 +209,17 @@ class Reflector:
         if event.type == "ERROR":
             raise ApiFailure(found.code, "WatchEnded", body[:200].decode(errors="replace"))
         key, number = _key(found.metadata), _number(found.metadata.resource_version)
-        if event.type == "DELETED":
-            if self._known.pop(key, None) is not None:
-                yield Deleted(key, body, number)
-        elif event.type != "BOOKMARK":
+        # One event for each line: the consumer wakes up for each event.
+        if event.type == "DELETED" and self._known.pop(key, None) is not None:
+            yield Deleted(key, body, number, is_watched=True)
+        elif event.type in ("BOOKMARK", "DELETED"):
+            yield ServerResponded(number)
+        else:
             self._known[key] = found.metadata.resource_version
-            yield Upserted(key, body, number)
+            yield Upserted(key, body, number, is_watched=True)
         # Advance only after the event was emitted: a resumed watch skips everything up to this version.
         self._version, self._failures, self._expired = found.metadata.resource_version, 0, 0
         self._newest = max(self._newest, number)
-        yield ServerResponded(number)
 
 
 _OUTDATED = (

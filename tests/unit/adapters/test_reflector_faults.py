@@ -11,7 +11,15 @@ import msgspec
 import pytest
 
 from hetsched.adapters.kubernetes.api import ApiFailure, Resource
-from hetsched.adapters.kubernetes.reflector import Deleted, Event, Failed, Reflector, Synced, Upserted
+from hetsched.adapters.kubernetes.reflector import (
+    Deleted,
+    Event,
+    Failed,
+    Reflector,
+    ServerResponded,
+    Synced,
+    Upserted,
+)
 from hetsched.adapters.kubernetes.resources import NODES
 
 
@@ -91,6 +99,21 @@ def test_ended_watch_resumes_at_its_version() -> None:
     events, asked, _ = run_script(LISTED, [an_event("ADDED", "n3", 11), an_event("BOOKMARK", "", 15)], [])
     assert keys(events) == ["Upserted n1", "Upserted n2", "Synced", "Upserted n3"]
     assert asked == ["list", "10", "15", "15"]
+
+
+def test_watch_emits_one_event_per_line() -> None:
+    lines = [an_event("ADDED", "n3", 11), an_event("DELETED", "n1", 12), an_event("BOOKMARK", "", 15)]
+    server: Any = Script(LISTED, lines, Over())
+    watched: list[Event] = []
+    with suppress(Over):
+        for event in Reflector(server, NODES, sleep=lambda _: None).events():
+            watched.append(event)
+    bodies = an_object("n3", 11), an_object("n1", 12)
+    assert watched[4:-1] == [  # after three events of the list and the start of the watch
+        Upserted("n3", bodies[0], 11, is_watched=True),
+        Deleted("n1", bodies[1], 12, is_watched=True),
+        ServerResponded(15),
+    ]
 
 
 @pytest.mark.parametrize("broken", [b'{"type":"ADDED","obj', b"<html>busy</html>", b""])
