@@ -29,6 +29,7 @@ from .whatif import advice, headroom, what_if
 from .workloads import batches, decisions, holds, queue, why, workloads
 
 NOUNS = (
+    workloads,  # first, because Django tries the routes in this order and most requests are submissions
     advice,
     agent,
     audit,
@@ -57,7 +58,6 @@ NOUNS = (
     webhooks,
     what_if,
     why,
-    workloads,
 )
 
 
