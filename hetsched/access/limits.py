@@ -21,6 +21,7 @@ from collections import OrderedDict
 import msgspec
 from django.db import connection
 
+from hetsched.storage.statements import fetch
 from hetsched.storage.write_lock import write_lock
 
 from .models import Bucket
@@ -67,19 +68,17 @@ def take(key: str, limit: Limit, amount: int = 1) -> RateLimitResult:
     # Ignore a `full_at` that is further ahead than the time to fill an empty bucket: the clock was set back since then.
     since = f"CASE WHEN {table}.full_at - {now} > %s THEN 0 ELSE {table}.full_at END"
     later = f"{greatest}({since}, {now}) + %s"
-    with write_lock(), connection.cursor() as cursor:
-        cursor.execute(
+    with write_lock():
+        taken = fetch(
             f"INSERT INTO {table} (key, full_at) VALUES (%s, {now} + %s) "  # noqa: S608 - no value of a request
             f"ON CONFLICT (key) DO UPDATE SET full_at = {later} WHERE {later} - {now} <= %s "
             f"RETURNING full_at - {now}",
             [key, cost, most, cost, most, cost, most],
         )
-        row = cursor.fetchone()
-        if row is not None:
-            return RateLimitResult(True, max(0, most - row[0]) // each, 0)
-        cursor.execute(f"SELECT full_at - {now} FROM {table} WHERE key = %s", [key])  # noqa: S608
-        found = cursor.fetchone()
-    ahead = found[0] if found else 0
+        if taken:
+            return RateLimitResult(True, max(0, most - taken[0][0]) // each, 0)
+        found = fetch(f"SELECT full_at - {now} FROM {table} WHERE key = %s", [key])  # noqa: S608
+    ahead = found[0][0] if found else 0
     return RateLimitResult(False, max(0, most - ahead) // each, max(1, math.ceil((ahead + cost - most) / 1_000_000)))
 
 

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 from django.db import OperationalError, connection
 
+from .statements import fetch
+
 _TRIES = 4
 _DEADLOCK = "40P01"
 T = TypeVar("T")
@@ -23,9 +25,8 @@ T = TypeVar("T")
 def lock(names: Iterable[str]) -> None:
     """Lock these names until the transaction ends, and wait for other holders of the locks."""
     if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            for name in sorted(set(names)):
-                cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+        for name in sorted(set(names)):
+            fetch("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
 
 
 def retry_on_deadlock(write: Callable[[], T]) -> T:

@@ -1,23 +1,30 @@
 """Run SQL statements with little overhead.
 
 A Django cursor adds more time to a statement than SQLite needs to run it, and each new pod of a live cluster causes
-some sixty statements. On SQLite a statement is therefore sent directly to the open connection; its placeholders are
-converted to those of SQLite once per SQL text. In all other respects a statement behaves as with a cursor: the
-connection is opened if necessary, a broken transaction rejects statements, and errors are Django's. The Django cursor
-is used on other databases, and with execute wrappers or a query log.
+some sixty statements. A statement is therefore sent directly to the open connection; its placeholders are converted to
+those of the database once per SQL text. PostgreSQL receives the values separately from the text and keeps the plans of
+the statements that a connection repeats, whereas Django's cursor writes the values into the text, which PostgreSQL then
+parses and plans each time. In all other respects a statement behaves as with a cursor: the connection is opened if
+necessary, a broken transaction rejects statements, and errors are Django's. The Django cursor is used with execute
+wrappers or a query log.
 Invariant: results and errors are the same as those of a Django cursor.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX
+from psycopg.types.numeric import Int8Dumper
 
 _LONGEST_KEPT = 4096  # in characters; longer SQL texts are unlikely to repeat
+# By default psycopg chooses the type of an integer by its value, and PostgreSQL would keep a plan for each combination.
+psycopg.adapters.register_dumper(int, Int8Dumper)
 
 
 def own() -> Any:
@@ -30,7 +37,7 @@ def fetch(sql: str, values: Sequence[Any], db: Any = None) -> list[Any]:
     db = db or own()
     if _is_direct(db):
         with db.wrap_database_errors:
-            rows: list[Any] = db.connection.execute(_for_sqlite(sql), values).fetchall()
+            rows: list[Any] = _execute(db, sql, values).fetchall()
             return rows
     with db.cursor() as cursor:
         cursor.execute(sql, values)
@@ -42,7 +49,7 @@ def change(sql: str, values: Sequence[Any], db: Any = None) -> int:
     db = db or own()
     if _is_direct(db):
         with db.wrap_database_errors:
-            return int(db.connection.execute(_for_sqlite(sql), values).rowcount)
+            return int(_execute(db, sql, values).rowcount)
     with db.cursor() as cursor:
         cursor.execute(sql, values)
         return int(cursor.rowcount)
@@ -53,11 +60,15 @@ def change_many(sql: str, rows: Sequence[Sequence[Any]], db: Any = None) -> int:
     if not rows:
         return 0
     db = db or own()
-    if _is_direct(db):
-        with db.wrap_database_errors:
-            return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
     if len(rows) == 1:  # saves a round trip to PostgreSQL
         return change(sql, rows[0], db)
+    if _is_direct(db):
+        with db.wrap_database_errors:
+            if db.vendor == "sqlite":
+                return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
+            postgres = psycopg.RawCursor(db.connection)
+            postgres.executemany(_for_postgres(sql), rows)
+            return int(postgres.rowcount)
     with db.cursor() as cursor:
         cursor.executemany(sql, rows)
         return int(cursor.rowcount)
@@ -68,12 +79,21 @@ def _is_direct(db: Any) -> bool:
 
     Raises: TransactionManagementError in a broken transaction.
     """
-    if db.vendor != "sqlite" or db.execute_wrappers or db.queries_logged:
+    if db.execute_wrappers or db.queries_logged:
         return False
     db.close_if_health_check_failed()
     db.ensure_connection()
     db.validate_no_broken_transaction()
     return True
+
+
+def _execute(db: Any, sql: str, values: Sequence[Any]) -> Any:
+    """Send a statement directly; return a cursor with its result."""
+    if db.vendor == "sqlite":
+        return db.connection.execute(_for_sqlite(sql), values)
+    kept = len(sql) <= _LONGEST_KEPT  # the plan of a long text needs much memory
+    cursor = psycopg.RawCursor(db.connection)
+    return cursor.execute(_for_postgres(sql), values, prepare=None if kept else False)
 
 
 def _for_sqlite(sql: str) -> str:
@@ -87,3 +107,15 @@ def _turn(sql: str) -> str:
 
 
 _turned = lru_cache(maxsize=512)(_turn)
+
+
+def _for_postgres(sql: str) -> Any:
+    return _numbered(sql) if len(sql) <= _LONGEST_KEPT else _number(sql)
+
+
+def _number(sql: str) -> str:
+    numbers = itertools.count(1)
+    return str(FORMAT_QMARK_REGEX.sub(lambda _: f"${next(numbers)}", sql)).replace("%%", "%")
+
+
+_numbered = lru_cache(maxsize=512)(_number)

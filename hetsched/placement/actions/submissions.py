@@ -38,6 +38,7 @@ from hetsched.placement.quotas import check_ceiling, check_quota
 from hetsched.policies.effective import ActivePolicies, Chooser
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.statements import fetch
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
@@ -47,6 +48,7 @@ from .image_platforms import add_image_facts
 MOST_PODS = 100_000
 MOST_KEPT_MANIFEST = 1 << 18
 PRIORITIES = range(-(2**31), 2**31)
+_KEYS = IdempotencyKey._meta.db_table
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -150,17 +152,19 @@ def check_priority(priority: int) -> None:
 
 def stored_response(owner: str, key: str, body_hash: str) -> Submission | None:
     """Return the stored response of this idempotency key, or None. Raises: InputError `IdempotencyKeyReused`."""
-    kept = IdempotencyKey.objects.filter(owner=owner, key=key).first()
-    if kept is None:
+    found = fetch(f"SELECT body_hash, response FROM {_KEYS} WHERE owner = %s AND key = %s", [owner, key])  # noqa: S608
+    if not found:
         return None
-    if kept.body_hash != body_hash:
+    kept_hash, text = found[0]
+    if kept_hash != body_hash:
         raise InputError(
             "IdempotencyKeyReused",
             "the Idempotency-Key was used with another body",
             place="Idempotency-Key",
             hint="Use a new key",
         )
-    return Submission(str(kept.response["id"]), kept.response, replayed=True)
+    response = msgspec.json.decode(text)
+    return Submission(str(response["id"]), response, replayed=True)
 
 
 def build_pod_rows(
