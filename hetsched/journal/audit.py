@@ -59,11 +59,18 @@ def record_many(
     actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], str, dict[str, Any]]]
 ) -> None:
     """Add one entry for each object with its reason and details, all with the same action."""
+    insert(build_entries(actor, action, about))
+
+
+def build_entries(
+    actor: Actor, action: str, about: Iterable[tuple[models.Model | tuple[str, str], str, dict[str, Any]]]
+) -> list[AuditEntry]:
+    """Build the unsaved entries of `record_many`, for a caller that inserts them together with other rows."""
     now = timezone.now()
     entries = [_entry(actor.name, actor.role, action, obj, reason, details) for obj, reason, details in about]
     for entry in entries:
         entry.at = now
-    insert(entries)
+    return entries
 
 
 def _entry(

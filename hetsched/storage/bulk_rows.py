@@ -21,6 +21,7 @@ from .statements import change, change_many, fetch, own
 
 _MOST_VALUES = 30_000  # SQLite accepts 32,766 values in one statement
 _MOST_ROWS = 1000
+_MOST_TOGETHER = 20  # rows of several models in one statement; with more rows a round trip no longer matters
 M = TypeVar("M", bound=models.Model)
 _PLAIN = (models.CharField, models.TextField, models.IntegerField, models.FloatField, models.BooleanField)
 
@@ -58,18 +59,49 @@ def insert(rows: Sequence[models.Model]) -> None:
     columns = _columns(type(rows[0]), db.vendor)
     for start in range(0, len(rows), columns.most_rows):
         part = rows[start : start + columns.most_rows]
-        values = [
-            held[name] if write is None else write(held[name])
-            for held in (row.__dict__ for row in part)
-            for name, write in columns.plan
-        ]
+        values = columns.values_of(part)
         if columns.is_generated:
             for row, (pk,) in zip(part, fetch(columns.insert_sql(len(part)), values, db), strict=True):
                 row.pk = pk
         else:
             change(columns.insert_sql(len(part)), values, db)
+    _mark_inserted(rows, db.alias)
+
+
+def insert_together(*groups: Sequence[models.Model]) -> None:
+    """Insert rows of several models; PostgreSQL receives a few rows as one statement, to save round trips.
+
+    PostgreSQL checks foreign keys at the commit, so the rows may refer to each other by IDs that the caller has chosen.
+    """
+    filled = [rows for rows in groups if rows]
+    db = own()
+    if db.vendor == "sqlite" or len(filled) < 2 or sum(map(len, filled)) > _MOST_TOGETHER:
+        for rows in filled:
+            insert(rows)
+        return
+    inserts: list[str] = []
+    reads: list[str] = []
+    values: list[Any] = []
+    generated: list[models.Model] = []
+    for rows in filled:
+        columns = _columns(type(rows[0]), db.vendor)
+        name = f"inserted_{len(inserts)}"
+        inserts.append(f"{name} AS ({columns.insert_sql(len(rows))})")
+        values += columns.values_of(rows)
+        if columns.is_generated:
+            reads.append(f"SELECT {len(inserts)}, id FROM {name}")  # noqa: S608 - names of our own
+            generated += rows
+    found = fetch(f"WITH {', '.join(inserts)} {' UNION ALL '.join(reads) or 'SELECT 0'}", values, db)
+    if generated:  # the rows of a statement get ascending IDs in their order
+        for row, (_, pk) in zip(generated, sorted(found), strict=True):
+            row.pk = pk
+    for rows in filled:
+        _mark_inserted(rows, db.alias)
+
+
+def _mark_inserted(rows: Sequence[models.Model], alias: str) -> None:
     for row in rows:
-        row._state.adding, row._state.db = False, db.alias
+        row._state.adding, row._state.db = False, alias
 
 
 def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
@@ -112,6 +144,14 @@ class _Columns:
         self._head = f"INSERT INTO {model._meta.db_table} ({', '.join(self.names)}) VALUES "  # noqa: S608 - names of our own
         self._end = " RETURNING id" if self.is_generated else ""
         self._single = self._head + self._line + self._end
+
+    def values_of(self, rows: Sequence[models.Model]) -> list[Any]:
+        """Return the values of rows in the order of the placeholders."""
+        return [
+            held[name] if write is None else write(held[name])
+            for held in (row.__dict__ for row in rows)
+            for name, write in self.plan
+        ]
 
     def insert_sql(self, rows: int) -> str:
         """Return the statement that inserts this number of rows."""

@@ -1,4 +1,4 @@
-"""Statements without Django's cursor, on PostgreSQL: results and stored plans."""
+"""Statements without Django's cursor, on PostgreSQL: results, stored plans, and rows inserted together."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.api.test_submission_statements import budget
 from tests.system.driver import Driver
 from tests.system.plane import served
 
@@ -30,6 +31,39 @@ for power in range(6):
     fetch(long, [power])
 print(kept, fetch("SELECT count(*) FROM pg_prepared_statements WHERE length(statement) > %s", [4999]))
 """
+_TOGETHER = """
+from django.db import connection, transaction
+from tests.apps.test_rows_inserted_together import _rows
+from tests.workers.test_statement_budget import statements_of
+from hetsched.storage.bulk_rows import insert_together
+with transaction.atomic():
+    print(len(statements_of(lambda: insert_together(*_rows(3)))))
+    transaction.set_rollback(True)
+"""
+_SUBMISSION = """
+from django.test import Client
+from hetsched.access.tokens import create_token
+from hetsched.journal.publish import background_sender
+from hetsched.placement import quotas
+from hetsched.placement.actions import submissions
+from tests.system.driver import add_cluster
+from tests.workers.test_statement_budget import statements_of
+quotas.SHORT_SECONDS = float("inf")
+submissions.counts_are_due = lambda cluster_id: False
+add_cluster("lab", 1)
+token = create_token(role="operator", name="test")[1]
+client = Client(headers={"Host": "localhost", "Authorization": f"Bearer {token}"})
+
+def submit(name):
+    pod = {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "job:1"}]}}
+    body = {"manifest": {"apiVersion": "v1", "kind": "Pod", **pod}, "cluster": "lab"}
+    more = {"content_type": "application/json", "headers": {"Idempotency-Key": name}}
+    assert client.post("/api/v1/workloads/", body, **more).status_code == 202
+
+with background_sender():  # as in a web process
+    submit("first")
+    print(*(len(statements_of(lambda: submit("alone"))) for _ in range(2)))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +81,9 @@ def driver() -> Iterator[Driver]:
         ("test_direct_statements", "test_failed_transaction_rejects_statements", "None"),
         ("test_direct_statements", "test_rolled_back_statement_has_no_effect", "None"),
         ("test_direct_statements", "test_query_listeners_receive_each_statement", ""),
+        ("test_rows_inserted_together", "test_stored_rows_have_the_ids_of_the_objects", "3"),
+        ("test_rows_inserted_together", "test_stored_rows_have_the_ids_of_the_objects", "300"),
+        ("test_rows_inserted_together", "test_rows_without_generated_ids_are_stored", ""),
     ],
 )
 def test_statements_behave_as_on_sqlite(driver: Driver, module: str, test: str, arguments: str) -> None:
@@ -55,3 +92,12 @@ def test_statements_behave_as_on_sqlite(driver: Driver, module: str, test: str, 
 
 def test_one_plan_is_kept_for_integers_of_any_size(driver: Driver) -> None:
     assert driver("execute", code=_PLANS) == "[(1,)] [(0,)]\n"
+
+
+def test_few_rows_of_several_models_are_one_statement(driver: Driver) -> None:
+    assert driver("execute", code=_TOGETHER) == "1\n"
+
+
+def test_statements_of_a_submission_equal_the_page(driver: Driver) -> None:
+    counted = driver("execute", code=_SUBMISSION).split()
+    assert list(map(int, counted)) == [postgres for _, postgres in budget().values()]

@@ -26,7 +26,7 @@ from hetsched.contracts.times import rfc3339
 from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import Conflict
-from hetsched.journal.audit import Actor, record_many
+from hetsched.journal.audit import Actor, build_entries
 from hetsched.journal.publish import publish_many
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import LIVE, State
@@ -37,7 +37,7 @@ from hetsched.placement.queries.topics import pod_document, published_document, 
 from hetsched.placement.quotas import check_ceiling, check_quota
 from hetsched.policies.effective import ActivePolicies, Chooser
 from hetsched.storage.batches import batched
-from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.bulk_rows import insert_together, new
 from hetsched.storage.statements import fetch
 from hetsched.storage.write_lock import write_transaction
 
@@ -98,18 +98,21 @@ def submit(
         with write_transaction():
             for pod in prepared:
                 pod.hold_id = hold or None
-            workload = _write(cluster, prepared, actor, owner, manifest, name, policy, callback_url)
-            if hold:
-                claim_hold(hold, workload)
-            check_quota(cluster, [(workload, pods)], owner, allowance)
+            kept = {"owner": owner, "manifest": manifest[:MOST_KEPT_MANIFEST], "callback_url": callback_url}
+            workload = build_workload(cluster, prepared, actor, name, policy=policy, **kept)
             response = {
                 "id": workload.pk,
                 "state": workload.state,
                 "pods": [{"pod": pod.key, "state": pod.state} for pod in prepared],
             }
+            keys = []
             if idempotency_key:
                 kept = {"owner": owner, "key": idempotency_key, "body_hash": body_hash, "workload_id": workload.pk}
-                insert([new(IdempotencyKey, **kept, response=response, created_at=workload.created_at)])
+                keys = [new(IdempotencyKey, **kept, response=response, created_at=workload.created_at)]
+            _insert([(workload, prepared)], actor, keys)
+            if hold:
+                claim_hold(hold, workload)
+            check_quota(cluster, [(workload, pods)], owner, allowance)
             _publish(cluster, [(workload, prepared)])
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
@@ -214,22 +217,6 @@ def _gate_message(spec: PodSpec) -> str:
     return Message("SchedulingGated: {names}", names=joined(", ", spec.gates)) if spec.gates else Message("")
 
 
-def _write(
-    cluster: Cluster,
-    pods: list[Pod],
-    actor: Actor,
-    owner: str,
-    manifest: str,
-    name: str,
-    policy: str,
-    callback_url: str,
-) -> Workload:
-    made = {"owner": owner, "manifest": manifest[:MOST_KEPT_MANIFEST], "policy": policy, "callback_url": callback_url}
-    workload = build_workload(cluster, pods, actor, name, **made)
-    _insert([(workload, pods)], actor)
-    return workload
-
-
 def build_workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: str, **made: Any) -> Workload:
     """Build the unsaved row of a workload with these pods."""
     now = timezone.now()
@@ -250,20 +237,20 @@ def build_workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: st
     return row
 
 
-def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor) -> None:
-    """Write workloads with their pods and their audit entries."""
-    insert([workload for workload, _ in groups])
+def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor, keys: Sequence[IdempotencyKey] = ()) -> None:
+    """Write workloads with their pods, their audit entries and their idempotency keys."""
     for workload, pods in groups:
         for pod in pods:
             pod.workload, pod.created_at = workload, workload.created_at
-    insert([pod for _, pods in groups for pod in pods])
-    record_many(
-        actor,
-        "workload.submit",
-        [
-            (workload, "", {"cluster": workload.cluster.name, "pods": len(pods), "policy": workload.policy})
-            for workload, pods in groups
-        ],
+    about = [
+        (workload, "", {"cluster": workload.cluster.name, "pods": len(pods), "policy": workload.policy})
+        for workload, pods in groups
+    ]
+    insert_together(
+        [workload for workload, _ in groups],
+        [pod for _, pods in groups for pod in pods],
+        build_entries(actor, "workload.submit", about),
+        keys,
     )
 
 
