@@ -2,29 +2,22 @@
 
 A Django cursor adds more time to a statement than SQLite needs to run it, and each new pod of a live cluster causes
 some sixty statements. A statement is therefore sent directly to the open connection; its placeholders are converted to
-those of the database once per SQL text. PostgreSQL receives the values separately from the text and keeps the plans of
-the statements that a connection repeats, whereas Django's cursor writes the values into the text, which PostgreSQL then
-parses and plans each time. In all other respects a statement behaves as with a cursor: the connection is opened if
-necessary, a broken transaction rejects statements, and errors are Django's. The Django cursor is used with execute
-wrappers or a query log.
+those of the database once per SQL text. In all other respects a statement behaves as with a cursor: the connection is
+opened if necessary, a broken transaction rejects statements, and errors are Django's. The Django cursor is used with
+execute wrappers or a query log.
 Invariant: results and errors are the same as those of a Django cursor.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX
-from psycopg.types.numeric import Int8Dumper
 
 _LONGEST_KEPT = 4096  # in characters; longer SQL texts are unlikely to repeat
-# By default psycopg chooses the type of an integer by its value, and PostgreSQL would keep a plan for each combination.
-psycopg.adapters.register_dumper(int, Int8Dumper)
 
 
 def own() -> Any:
@@ -66,9 +59,9 @@ def change_many(sql: str, rows: Sequence[Sequence[Any]], db: Any = None) -> int:
         with db.wrap_database_errors:
             if db.vendor == "sqlite":
                 return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
-            postgres = psycopg.RawCursor(db.connection)
-            postgres.executemany(_for_postgres(sql), rows)
-            return int(postgres.rowcount)
+            from .postgres_statements import execute_many
+
+            return execute_many(db, sql, rows)
     with db.cursor() as cursor:
         cursor.executemany(sql, rows)
         return int(cursor.rowcount)
@@ -91,9 +84,9 @@ def _execute(db: Any, sql: str, values: Sequence[Any]) -> Any:
     """Send a statement directly; return a cursor with its result."""
     if db.vendor == "sqlite":
         return db.connection.execute(_for_sqlite(sql), values)
-    kept = len(sql) <= _LONGEST_KEPT  # the plan of a long text needs much memory
-    cursor = psycopg.RawCursor(db.connection)
-    return cursor.execute(_for_postgres(sql), values, prepare=None if kept else False)
+    from .postgres_statements import execute
+
+    return execute(db, sql, values)
 
 
 def _for_sqlite(sql: str) -> str:
@@ -107,15 +100,3 @@ def _turn(sql: str) -> str:
 
 
 _turned = lru_cache(maxsize=512)(_turn)
-
-
-def _for_postgres(sql: str) -> Any:
-    return _numbered(sql) if len(sql) <= _LONGEST_KEPT else _number(sql)
-
-
-def _number(sql: str) -> str:
-    numbers = itertools.count(1)
-    return str(FORMAT_QMARK_REGEX.sub(lambda _: f"${next(numbers)}", sql)).replace("%%", "%")
-
-
-_numbered = lru_cache(maxsize=512)(_number)
