@@ -49,11 +49,16 @@ def running(chosen: Set, scheduler: str, folder: Path) -> Iterator[ControlPlane]
         elif not integrates:
             stack.enter_context(_program(folder, _kube_scheduler(folder)))
         if chosen.is_end_to_end:
-            stack.enter_context(_program(folder, _controller_manager(folder, plane)))
+            manager = stack.enter_context(_program(folder, _controller_manager(folder, plane)))
             stack.enter_context(UpstreamKubelet(Api(from_kubeconfig(plane.kubeconfig()))))
         if not integrates:
             for number in range(NODES):
                 plane.call("POST", "/api/v1/nodes", _node(number, is_ready=not chosen.is_end_to_end))
+        if chosen.is_end_to_end:
+            wait_until(
+                lambda: not manager.running or _has_no_taints(plane), what=manager.said, seconds=_START_SECONDS
+            )  # fmt: skip
+            assert manager.running, manager.said()
         yield plane
 
 
@@ -97,8 +102,14 @@ def _controller_manager(folder: Path, plane: ControlPlane) -> list[str | Path]:
         "--bind-address=127.0.0.1", "--secure-port=0", "--use-service-account-credentials=false",
         f"--service-account-private-key-file={plane.folder}/service-account.key",
         f"--root-ca-file={plane.folder}/certificates/apiserver.crt", "--kube-api-qps=200", "--kube-api-burst=400",
-        "--controllers=*,-nodeipam,-cloud-node-lifecycle,-service-lb-controller,-node-route-controller",
+        "--controllers=*,-node-ipam-controller",
     ]  # fmt: skip
+
+
+def _has_no_taints(plane: ControlPlane) -> bool:
+    """Return whether the node lifecycle controller removed the taint `not-ready` from all nodes."""
+    nodes = plane.call("GET", "/api/v1/nodes")["items"]
+    return not any(node["spec"].get("taints") for node in nodes)
 
 
 def _node(number: int, *, is_ready: bool) -> Json:
