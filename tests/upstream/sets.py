@@ -28,8 +28,13 @@ _APPS = "|".join(
 )  # fmt: skip
 # Tests that need real containers, a cloud or several clusters.
 _NOT_FAKE = "private image|serve a basic image|load-balancer|OffByDefault|gcp|locally restarted"
-# These tests register plugins in the kube-scheduler of their process, or need an alpha API.
-_IN_PROCESS = "TestAsyncPreemption|TestPreemptionRespects|TestPodGroupPreemption"
+# These tests call the kube-scheduler of their process, or need feature gates of the API server that are off by default.
+_IN_PROCESS = "|".join(
+    (
+        "TestAsyncPreemption", "TestPreemptionRespects", "TestInterPodAffinityPreemption", "TestDeferredResize",
+        "TestPreemption/(pod_group|multiple_victim|unsuccessful|CPG)",
+    )
+)  # fmt: skip
 
 SETS = {
     "probes": Set("in-place resize and labels of running pods"),
@@ -38,7 +43,7 @@ SETS = {
         "integration tests of preemption",
         (("preemption", "", _IN_PROCESS), ("preemption/misc", "TestNonPreemption|TestPDBInPreemption", "")),
     ),
-    "sched": Set("e2e tests of sig-scheduling", (("e2e.test", r"\[sig-scheduling\]", ""),)),
+    "sched": Set("e2e tests of sig-scheduling", (("e2e.test", r"\[sig-scheduling\]", "OffByDefault"),)),
     "dra": Set("e2e tests of device claims, control plane", (("e2e.test", r"DRA\] control plane", "OffByDefault"),)),
     "apps": Set("e2e tests of controllers that depend on scheduling", (("e2e.test", _APPS, _NOT_FAKE),)),
 }  # fmt: skip
