@@ -9,6 +9,7 @@ A failing part does not block the others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 import structlog
 from celery import shared_task
@@ -26,7 +27,7 @@ log = structlog.get_logger(__name__)
 def tick() -> None:
     """Run every part of the workflow that is due."""
     now = timezone.now()
-    parts: tuple[Callable[..., object], ...] = (
+    parts: tuple[Callable[[datetime], object], ...] = (
         fail_lost_previews,
         wake_waiting_preview,
         prune_previews,

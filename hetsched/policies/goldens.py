@@ -144,9 +144,8 @@ def _check_isa(text: str) -> None:
 # -- periodic check ----------------------------------------------------------------------------------------------------
 
 
-def recheck_goldens() -> dict[str, int]:
+def recheck_goldens(now: datetime) -> dict[str, int]:
     """Check the golden placements whose nodes or active versions changed; return the number of placements per state."""
-    now = timezone.now()
     specs = _active_specs()
     rows = GoldenPlacement.objects.filter(enabled=True).select_related("cluster").defer("cluster__definitions")
     for row in rows.order_by("cluster_id", "name"):

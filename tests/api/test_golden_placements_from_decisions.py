@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster
@@ -59,7 +60,7 @@ def test_later_changes_of_the_cluster_do_not_matter(admin: Api, decided: Decisio
     cordon(decided.cluster, "n2", actor=SYSTEM, reason="repair")
     Cluster.objects.get().nodes.filter(name="n1").update(unschedulable=True)
     golden_states._state_of.cache_clear()
-    recheck_goldens()
+    recheck_goldens(timezone.now())
     assert GoldenPlacement.objects.get().state == "kept"
     tag = admin.tag("golden-placements/second/")
     # A change without a decision, or with the same one, keeps the state even if it cannot be recomputed any more.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from hetsched.contracts.api.golden import Expectation, GoldenPlacementBroken
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
@@ -114,13 +115,13 @@ def test_broken_placement_is_published_and_audited() -> None:
     vectors = manifest(**{"hetsched.io/isa": "rv64gcv"})
     cluster = a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
     agreed(cluster, vectors, nodes=("vector",))
-    assert recheck_goldens() == {"kept": 1, "broken": 0, "unknown": 0}
+    assert recheck_goldens(timezone.now()) == {"kept": 1, "broken": 0, "unknown": 0}
     published = OutboxEvent.objects.filter(topic="goldens").count()
-    recheck_goldens()
+    recheck_goldens(timezone.now())
     assert OutboxEvent.objects.filter(topic="goldens").count() == published  # nothing changed, so nothing is checked
 
     a_cluster(riscv("vector", "rv64gc"), riscv("plain", "rv64gc"))
-    assert recheck_goldens() == {"kept": 0, "broken": 1, "unknown": 0}
+    assert recheck_goldens(timezone.now()) == {"kept": 0, "broken": 1, "unknown": 0}
     row = GoldenPlacement.objects.get()
     assert (row.state, row.broken_since) == ("broken", row.checked_at)
     assert snapshot("goldens").data["g"]["state"] == "broken"
@@ -130,7 +131,7 @@ def test_broken_placement_is_published_and_audited() -> None:
     }  # fmt: skip
 
     a_cluster(riscv("vector"), riscv("plain", "rv64gc"))
-    recheck_goldens()
+    recheck_goldens(timezone.now())
     assert (GoldenPlacement.objects.get().state, GoldenPlacement.objects.get().broken_since) == ("kept", None)
     assert AuditEntry.objects.filter(action="golden.kept").count() == 1
 
@@ -139,7 +140,7 @@ def test_golden_placements_are_deleted_with_their_cluster() -> None:
     cluster = a_cluster(a_node("n1"))
     agreed(cluster, nodes=("n1",))
     cluster.delete()
-    assert recheck_goldens() == {"kept": 0, "broken": 0, "unknown": 0}
+    assert recheck_goldens(timezone.now()) == {"kept": 0, "broken": 0, "unknown": 0}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -155,7 +156,7 @@ def test_nodes_are_read_before_locks_are_taken(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(golden_checks, "_empty_state", noted)
     agreed(cluster, nodes=("n1",))
     GoldenPlacement.objects.update(judged_on="")
-    recheck_goldens()
+    recheck_goldens(timezone.now())
     assert locked == [False, True, False, True]  # code with locks uses the values that were read before
 
 
@@ -172,4 +173,4 @@ def test_failing_evaluation_does_not_block_others(monkeypatch: pytest.MonkeyPatc
 
     real = goldens._check_and_save
     monkeypatch.setattr(goldens, "_check_and_save", look)
-    assert recheck_goldens() == {"kept": 1, "unknown": 1, "broken": 0}
+    assert recheck_goldens(timezone.now()) == {"kept": 1, "unknown": 1, "broken": 0}
