@@ -8,7 +8,8 @@ One run at a time reports the decisions of a cluster, because two would send the
 `PODS_PER_STEP` pods and enqueues the next run if more are due, so that binding tasks do not wait long for it. While
 pods are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
 starts after `REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in
-parallel even then. Pods whose report failed are reported after all others, the oldest failure first.
+parallel even then. Pods whose report failed are reported after all others, the oldest failure first. Within a run,
+nominated pods are reported first.
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ def _due_results(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
         )
         for pk, decision, space, name, uid, verdict, summary, state, message, node, kept, _ in rows
     ]
+    # Other programs, such as cluster autoscalers, read the nominated node of a pod.
+    some.sort(key=lambda result: not result.nominated)
     return some, min((row[-1] for row in rows), default=None)
 
 

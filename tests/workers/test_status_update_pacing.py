@@ -14,6 +14,7 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement import dispatch
 from hetsched.placement.actions import apply_changes
+from hetsched.placement.models import Decision, Pod
 from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
@@ -95,3 +96,14 @@ def test_overdue_updates_are_sent_in_parallel_despite_a_pending_pod(
     monkeypatch.setattr(report, "LATE", timedelta(hours=-1))
     assert report.run(cluster.pk) == 2
     assert asked == [report.AT_ONCE]
+
+
+def test_nominated_pods_are_reported_first(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)  # one report at a time
+    decided = Decision.objects.filter(pod_name="p1").values().get() | {"id": None, "nominated_node": "n1"}
+    nomination = Decision.objects.create(**decided)
+    Pod.objects.filter(name="p1").update(decision=nomination)
+    names: list[str] = []
+    monkeypatch.setattr(report, "publish_result", lambda _, result, **__: names.append(result.name) or True)
+    report.run(cluster.pk)
+    assert names == ["p1", "p0"]
