@@ -16,6 +16,7 @@ from typing import Any
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from tests.kube.control_plane import API_SERVER, DISABLED_PLUGINS, ControlPlane
+from tests.kube.feature_gates import enabled, serving
 from tests.system.processes import Process, plain_environment, python, wait_until
 
 from . import programs
@@ -38,8 +39,10 @@ def running(chosen: Set, scheduler: str, folder: Path) -> Iterator[ControlPlane]
     folder.mkdir(parents=True, exist_ok=True)
     integrates = bool(chosen.runs) and not chosen.is_end_to_end
     disabled = () if chosen.is_end_to_end else _NOT_IN_INTEGRATION
+    gates = [enabled(chosen.gate)] if chosen.gate else []
+    served = [serving(chosen.serves)] if chosen.serves else []
     with contextlib.ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane("--allow-privileged=true", disabled=disabled))
+        plane = stack.enter_context(ControlPlane("--allow-privileged=true", *gates, *served, disabled=disabled))
         (folder / "kubeconfig").write_text(json.dumps(plane.kubeconfig()))
         if integrates:
             _create_policy(plane, *_NODES_ARE_READY)
@@ -47,9 +50,9 @@ def running(chosen: Set, scheduler: str, folder: Path) -> Iterator[ControlPlane]
             _create_policy(plane, *_REDIRECT)
             stack.enter_context(_hetsched(folder, forced_hold=None if chosen.is_end_to_end else 1))
         elif not integrates:
-            stack.enter_context(_program(folder, _kube_scheduler(folder)))
+            stack.enter_context(_program(folder, [*_kube_scheduler(folder), *gates]))
         if chosen.is_end_to_end:
-            manager = stack.enter_context(_program(folder, _controller_manager(folder, plane)))
+            manager = stack.enter_context(_program(folder, [*_controller_manager(folder, plane), *gates]))
             stack.enter_context(UpstreamKubelet(Api(from_kubeconfig(plane.kubeconfig()))))
         if not integrates:
             for number in range(NODES):

@@ -7,10 +7,15 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Set:
-    """Tests that run on one cluster. `runs` are (program, selected tests, skipped tests) as regular expressions."""
+    """Tests that run on one cluster. `runs` are (program, selected tests, skipped tests) as regular expressions.
+
+    `gate` is a feature gate that the cluster needs in addition to its defaults, and `serves` the API version of it.
+    """
 
     title: str
     runs: tuple[tuple[str, str, str], ...] = ()
+    gate: str = ""
+    serves: str = ""
 
     @property
     def is_end_to_end(self) -> bool:
@@ -45,6 +50,12 @@ SETS = {
     ),
     "sched": Set("e2e tests of sig-scheduling", (("e2e.test", r"\[sig-scheduling\]", "OffByDefault"),)),
     "dra": Set("e2e tests of device claims, control plane", (("e2e.test", r"DRA\] control plane", "OffByDefault"),)),
+    "gangs": Set(
+        "e2e tests of pod groups",
+        (("e2e.test", "GangScheduling|WorkloadAwarePreemption", ""),),
+        gate="GenericWorkload",
+        serves="scheduling.k8s.io/v1beta1",
+    ),
     "apps": Set("e2e tests of controllers that depend on scheduling", (("e2e.test", _APPS, _NOT_FAKE),)),
 }  # fmt: skip
 
@@ -56,5 +67,11 @@ DIFFERENCES = {
     r"^TestPreemption/basic_pod_preemption_with_(filter|preFilter)_": (
         "The tests register a filter in the process of kube-scheduler that admits one pod. Without it, both pods fit "
         "on the node."
+    ),
+    "WorkloadAwarePreemption .* by a pod group": (
+        "Members of a gang do not preempt pods, because the gang might not start."
+    ),
+    "WorkloadAwarePreemption .* Single disruption mode": (
+        "hetsched preempts a gang as a whole, and does not read `disruptionMode` of a PodGroup."
     ),
 }
