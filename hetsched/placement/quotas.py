@@ -165,7 +165,7 @@ def is_queue_full(cluster: Cluster, most: int) -> bool:
     """Return True if `most` pods of a cluster are queued.
 
     The database reads all queued pods for this. If less than a quarter of a large maximum was queued, the pods are
-    therefore not read again for a second, in which no queue grows by the other three quarters.
+    therefore not read again for a second. The submissions of that second may exceed the maximum.
     """
     if most >= LARGE_QUEUE:
         now, key = time.monotonic(), (cluster.pk, most)

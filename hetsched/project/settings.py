@@ -121,8 +121,6 @@ if EMBEDDED:
 else:
     # The pool is opened by the first query of each process, after the worker has forked.
     _database.setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": _pool_size, "timeout": 10}
-    # A connection prepares a statement of `storage.statements` when it runs it for the third time.
-    _database["OPTIONS"].setdefault("prepare_threshold", 2)
     # If a process hangs or a machine disappears inside a transaction, its locks must be released.
     _database["OPTIONS"].setdefault("options", f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s")
 # Keep SQLite connections, because opening the file reads its whole schema. PostgreSQL's connections stay open in their

@@ -178,14 +178,12 @@ def _write(rows: QuerySet[Any, Any]) -> _CompiledQuery:
 def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """Return the SQL with the constants of the query inlined, and the remaining values.
 
-    SQLite, and PostgreSQL with a stored plan, use a partial index only if the SQL text itself contains the condition of
-    the index.
+    SQLite uses a partial index only if the SQL text itself contains the condition of the index.
     """
-    inlined = (str, int, bool) if connection.vendor == "sqlite" else (str, int)  # PostgreSQL has a boolean type
     first, *others = sql.split("%s")
     parts, remaining = [first], []
     for value, part in zip(values, others, strict=True):
-        if type(value) in inlined:
+        if connection.vendor == "sqlite" and type(value) in (str, int, bool):
             parts += [literal(value), part]
         else:
             parts += ["%s", part]

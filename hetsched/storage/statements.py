@@ -55,13 +55,9 @@ def change_many(sql: str, rows: Sequence[Sequence[Any]], db: Any = None) -> int:
     db = db or own()
     if len(rows) == 1:  # saves a round trip to PostgreSQL
         return change(sql, rows[0], db)
-    if _is_direct(db):
+    if db.vendor == "sqlite" and _is_direct(db):
         with db.wrap_database_errors:
-            if db.vendor == "sqlite":
-                return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
-            from .postgres_statements import execute_many
-
-            return execute_many(db, sql, rows)
+            return int(db.connection.executemany(_for_sqlite(sql), rows).rowcount)
     with db.cursor() as cursor:
         cursor.executemany(sql, rows)
         return int(cursor.rowcount)
