@@ -13,8 +13,10 @@ import fcntl
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice, takewhile
 
 import structlog
@@ -33,6 +35,7 @@ from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from .interpreter_priority import low_priority
 
 LONGEST_COMPILATION_SECONDS = 1800.0
+_PAUSE_SECONDS = 0.5  # between tries to lock the compilation
 log = structlog.get_logger(__name__)
 
 
@@ -58,15 +61,33 @@ class MachineCode:
                 return
             # If the cache lacks the code, compiling takes minutes. In this process, it would delay all other threads.
             program = ["nice", "-n", "19", sys.executable, "-m", code_loader.__name__]
-            with open(code_loader.__file__) as lock:
-                # One process compiles; the others then find the code in the cache.
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with _turn():
                 subprocess.run(program, check=True, timeout=LONGEST_COMPILATION_SECONDS, stdin=subprocess.DEVNULL)
             with low_priority:
                 code_loader.load(policy)
             self.is_loaded = True
         except Exception:
             log.exception("the machine code of the compiled loop could not be loaded")
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Wait until no other process of this installation compiles, so that this one finds the code in the cache.
+
+    The lock only saves processor time: the wait is limited, and file systems without locks are no error.
+    """
+    with open(code_loader.__file__) as module:
+        until = time.monotonic() + LONGEST_COMPILATION_SECONDS
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(module, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_PAUSE_SECONDS)
+            except OSError:
+                break
+            else:
+                break
+        yield
 
 
 machine_code = MachineCode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import subprocess
 import threading
@@ -173,16 +174,35 @@ def test_machine_code_is_loaded_once_after_enough_pods(monkeypatch: pytest.Monke
 def test_machine_code_is_compiled_by_one_process_at_a_time(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     settings.HETSCHED_COMPILE_AFTER_PODS = 1
     programs: list[list[str]] = []
+    waits = threading.Event()
     monkeypatch.setattr(subprocess, "run", lambda program, **_: programs.append(program))
+    monkeypatch.setattr(compiled_runs.time, "sleep", lambda seconds: waits.set() or waits.wait(seconds))
     code = MachineCode()
     with open(code_loader.__file__) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code.count(1, compile_policy(BUILTIN[DEFAULT], REGISTRY))
-        (thread,) = threads()
-        thread.join(timeout=0.2)
+        assert waits.wait(timeout=60)
         assert not programs
-    thread.join()
+    for thread in threads():
+        thread.join()
     assert len(programs) == 1
+    assert code.is_loaded
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOLCK, "no locks"), OSError(errno.EBADF, "read-only")])
+def test_machine_code_is_compiled_on_file_systems_without_locks(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, error: OSError
+) -> None:
+    def flock(*_: Any) -> None:
+        raise error
+
+    settings.HETSCHED_COMPILE_AFTER_PODS = 1
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    monkeypatch.setattr(compiled_runs.fcntl, "flock", flock)
+    code = MachineCode()
+    code.count(1, compile_policy(BUILTIN[DEFAULT], REGISTRY))
+    for thread in threads():
+        thread.join()
     assert code.is_loaded
 
 
