@@ -10,6 +10,8 @@ import { positionsOf, restorePositions } from "./scroll-boxes.js";
 
 const PAUSE_SECONDS = 2;
 const AGAIN_SECONDS = 10;
+// A scroll box keeps its focus over an update, and a click on the text of a row gives it the focus.
+const IN_USE = ":hover, :focus:not(.table-wrap), :has(:focus:not(.table-wrap))";
 const ANSWER_SECONDS = 60;
 const page = document.getElementById("content");
 let shown = Number(page.dataset.revision);
@@ -88,7 +90,7 @@ function exchange(fresh, forced = false) {
   for (const part of document.querySelectorAll("[data-part]")) {
     const next = fresh.getElementById(part.id);
     if (!next || sent.get(part.id) === next.outerHTML) continue;
-    if (!forced && part.matches("[data-hold]:is(:hover, :focus-within)")) {
+    if (!forced && part.matches("[data-hold]") && part.matches(IN_USE)) {
       hold(part, fresh, before);
       continue;
     }
@@ -124,7 +126,7 @@ function hold(part, fresh, before) {
     const both = [part, button];
     const later = () =>
       setTimeout(() => {
-        if (held?.button !== button || both.some((one) => one.matches(":hover, :focus-within"))) return;
+        if (held?.button !== button || both.some((one) => one.matches(IN_USE))) return;
         for (const kind of LEAVES) part.removeEventListener(kind, later);
         letGo(false);
       });

@@ -10,7 +10,10 @@ function nameOf(box) {
   const headings = [...document.querySelectorAll("h1, h2, h3, :has(> pre) > summary")].filter(
     (heading) => heading.checkVisibility() && heading.compareDocumentPosition(box) & Node.DOCUMENT_POSITION_FOLLOWING,
   );
-  return (box.querySelector("caption") ?? headings.at(-1))?.textContent.trim();
+  const heading = box.querySelector("caption") ?? headings.at(-1);
+  // Without the values that a heading shows in elements of their own.
+  const words = [...(heading?.childNodes ?? [])].find(({ nodeType, data }) => nodeType === Node.TEXT_NODE && data.trim());
+  return (words ?? heading)?.textContent.trim() ?? "";
 }
 
 function update(box) {

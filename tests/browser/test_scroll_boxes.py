@@ -50,3 +50,14 @@ def test_update_keeps_focus_and_scroll_position(visitor: Visitor) -> None:
     expect(page.locator("[data-before]")).to_have_count(0)
     assert page.evaluate("document.activeElement.ariaLabel") == "Resources"
     _wait_for_scrolling(page)
+
+
+def test_click_on_a_row_of_a_list_that_scrolls_does_not_hold_updates(visitor: Visitor) -> None:
+    visitor.page.set_viewport_size({"width": 900, "height": 420})
+    page = visitor.open("/workloads/")
+    expect(page.locator("#live")).to_have_text("live")
+    page.locator(".table-wrap td .muted").first.click()
+    page.locator("h1").hover()
+    visitor.submit("after-the-click")
+    expect(page.get_by_text("after-the-click").first).to_be_visible()
+    expect(page.locator("#held")).to_have_count(0)
