@@ -1,7 +1,8 @@
 """Decision matrix of a pod: the result of each plugin on each node.
 
-The columns are the raw and normalised scores of the plugins, evaluated in full and outside the hot path. A node that is
-rejected has the reason of the first filter that rejects it, and no scores.
+The columns are the raw and normalised scores of the plugins. Scores of STATIC plugins are those that the evaluator
+caches; the others are evaluated outside the hot path. A node that is rejected has the reason of the first filter that
+rejects it, and no scores.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster import selector_counts
 from hetsched.engine.cluster import state as ledger
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.explain.decision_matrix import best
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.scoring import INFEASIBLE, Evaluator
@@ -36,6 +37,7 @@ def assert_equal_to_a_full_sweep(deciding: Scheduler, pods: list[PodSpec]) -> No
         assert total.tobytes() == expected.tobytes()
         assert kept.feasible.tobytes() == fresh.feasible.tobytes()
         assert kept.weight_sum == fresh.weight_sum
+        assert best(deciding, pod, 3) == best(Scheduler(full, deciding.policy), pod, 3)
 
 
 def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]]) -> None:
@@ -49,8 +51,10 @@ def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]])
         elif step == "forget" and state.placed_pods:
             state.forget(sorted(state.placed_pods)[pick % len(state.placed_pods)])
         elif step == "report":
-            old = state.reports[pick % len(state.reports)]
-            state.apply_report(msgspec.structs.replace(old, ready=not old.ready))
+            old, other = (state.reports[at % len(state.reports)] for at in (pick, pick + 1))
+            labels = {**other.labels, "kubernetes.io/hostname": old.name}
+            facts = {"labels": labels, "isa": other.isa, "image_sizes": other.image_sizes, "usage": other.usage}
+            state.apply_report(msgspec.structs.replace(old, ready=not old.ready, **facts if pick % 2 else {}))
         assert_equal_to_a_full_sweep(deciding, pods[position % len(pods) :][:2])
     assert_equal_to_a_full_sweep(deciding, pods)
 
