@@ -134,6 +134,11 @@ class Load:
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._connections: dict[tuple[int, int], http.client.HTTPConnection] = {}  # by client and port
 
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Numbers of created pods and of accepted submissions."""
+        return len(self.pods), len(self.accepted)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         acts = ((self._create_pod, PODS_PER_SECOND), (self._submit, SUBMISSIONS_PER_SECOND))
@@ -264,7 +269,7 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
     load = Load(api, service, ours.driver("token"))
     with load.running():
         wait_until(lambda: any(map(node_of, listed(api)[0])), what=ours.log_tails, seconds=PATIENCE_SECONDS)
-        began = time.time()
+        began, before = time.time(), load.sent
         used = cpu_of(os.getpid())
         time.sleep(STEADY_SECONDS)
         used = used_seconds(used, cpu_of(os.getpid()))
@@ -273,6 +278,7 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
         time.sleep(STEADY_SECONDS)  # the old version alone on the migrated database
         handovers = [replace(old, new, service), replace(new, old, service)]
         ended = time.time()
+        rates = [(sent - earlier) / (ended - began) for sent, earlier in zip(load.sent, before, strict=True)]
     wait_until(lambda: all(map(node_of, listed(api)[0])), what=ours.log_tails, seconds=PATIENCE_SECONDS)
     assert len(listed(api)[0]) == len(load.pods)
     assert load.answers == {"202": len(load.accepted)}
@@ -284,8 +290,9 @@ def test_upgrade_and_rollback_lose_nothing_under_load(
     at = [moment for moment in map(float, ours.driver("execute", code=_DECIDED).split()) if began <= moment <= ended]
     gap, gap_began = max((after - before, before) for before, after in itertools.pairwise([began, *at, ended]))
     figures["upgrade and rollback"] = (
-        f"{len(load.pods)} pods, {len(load.accepted)} submissions in {ended - began:.0f} s: 0 refused, 0 lost, 0 bound "
-        f"twice; longest gap between decisions {gap:.1f} s, {gap_began - began:.0f} s after the start; "
+        f"{len(load.pods)} pods, {len(load.accepted)} submissions, of these {rates[0]:.1f} pods/s and {rates[1]:.1f} "
+        f"submissions/s in {ended - began:.0f} s: 0 refused, 0 lost, 0 bound twice; longest gap between decisions "
+        f"{gap:.1f} s, {gap_began - began:.0f} s after the start; "
         f"seconds to stop {old.stop_seconds}, {new.stop_seconds}"
     )
     for step, handover in zip(("upgrade", "rollback"), handovers, strict=True):
