@@ -236,7 +236,7 @@ def die(when: str, address: str, body: str, key: str, text: str) -> None:
     leave = Atomic.__exit__
 
     def watch(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
-        if sql.startswith("INSERT") and "placement_idempotencykey" in sql:
+        if "INSERT INTO placement_idempotencykey" in sql.replace('"', ""):  # possibly with other rows
             answered.append(sql)
         return execute(sql, *rest)
 
