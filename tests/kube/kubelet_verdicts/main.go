@@ -171,10 +171,16 @@ func (ready) GetPodStatus(types.UID) (v1.PodStatus, bool) { return v1.PodStatus{
 
 // newKubelet starts the resource managers; hint providers are in the order of the kubelet's container manager.
 func newKubelet(node *node) (*kubelet, error) {
-	if err := errors.Join(os.RemoveAll(stateFolder), os.MkdirAll(stateFolder, 0o700)); err != nil {
+	// The CPU manager of the previous case may still write its state in a goroutine, so each case has its own folder,
+	// and a removal may have to be repeated.
+	err := os.RemoveAll(stateFolder)
+	for try := 0; err != nil && try < 100; try++ {
+		time.Sleep(10 * time.Millisecond)
+		err = os.RemoveAll(stateFolder)
+	}
+	if err := errors.Join(err, os.MkdirAll(stateFolder, 0o700)); err != nil {
 		return nil, err
 	}
-	// The CPU manager of the previous case may still write its state in a goroutine, so each case has its own folder.
 	cpuState, err := os.MkdirTemp(stateFolder, "cpus-")
 	if err != nil {
 		return nil, err
