@@ -52,9 +52,6 @@ def _reset_process_state() -> Iterator[None]:
         effects._committed.clear()
     if queue is not None:
         queue._orders.clear()  # the next row gets the ID of a rolled-back row, and so its position in the order
-    quotas = sys.modules.get("hetsched.placement.quotas")
-    if quotas is not None:
-        quotas._short_at.clear()
     rates = sys.modules.get("web.api.rates")
     if rates is not None:
         rates.reads.clear()  # all anonymous requests of the tests come from one address

@@ -12,7 +12,6 @@ Invariant: at every commit the amounts submitted and held by an owner with a quo
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,14 +25,10 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.storage.named_locks import lock
-from hetsched.storage.statements import fetch
 
 from .lifecycle import FINISHED
 from .models import Charge, Hold, Pod, Workload
 
-LARGE_QUEUE = 10_000
-SHORT_SECONDS = 1.0
-_short_at: dict[tuple[int, int], float] = {}  # by cluster and maximum: when the queue was last short
 _OVER = sorted(state.value for state in FINISHED)
 
 
@@ -161,26 +156,9 @@ def _requests(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def is_queue_full(cluster: Cluster, most: int) -> bool:
-    """Return True if `most` pods of a cluster are queued.
-
-    The database reads all queued pods for this. If less than a quarter of a large maximum was queued, the pods are
-    therefore not read again for a second. The submissions of that second may exceed the maximum.
-    """
-    if most >= LARGE_QUEUE:
-        now, key = time.monotonic(), (cluster.pk, most)
-        if now - _short_at.get(key, -SHORT_SECONDS) < SHORT_SECONDS:
-            return False
-        if not _has_queued(cluster, most // 4):
-            _short_at[key] = now
-            return False
-    return _has_queued(cluster, most)
-
-
-def _has_queued(cluster: Cluster, count: int) -> bool:
+def has_queued(cluster: Cluster, count: int) -> bool:
     """Return True if at least `count` pods of a cluster are queued; counting all queued pods would read more rows."""
-    sql = f"SELECT 1 FROM {Pod._meta.db_table} WHERE cluster_id = %s AND queued LIMIT 1 OFFSET %s"  # noqa: S608
-    return bool(fetch(sql, [cluster.pk, count - 1]))
+    return Pod.objects.filter(cluster=cluster, queued=True).order_by()[count - 1 : count].exists()
 
 
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
@@ -188,7 +166,7 @@ def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
     most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE
     # If the whole cluster has at most `most` queued pods, the namespace need not be counted. This check reads only an
     # index.
-    if cluster.kind != ClusterKind.KUBERNETES and not _has_queued(cluster, most + 1):
+    if cluster.kind != ClusterKind.KUBERNETES and not has_queued(cluster, most + 1):
         return
     waiting = Pod.objects.filter(cluster=cluster, queued=True, namespace=namespace).count()
     if cluster.kind == ClusterKind.KUBERNETES:

@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hetsched.placement import quotas
 from hetsched.placement.models import Pod, Workload
-from tests.workers.test_statement_budget import statements_of
 
 from .conftest import POD, Api
 
@@ -167,20 +165,6 @@ def test_full_queue_returns_retry_after(operator: Api, cluster: Any, settings: A
         operator("POST", "workloads/", POD.replace("web", name), kind="application/yaml", status=202)
     refused = operator("POST", "workloads/", POD, kind="application/yaml", status=429)
     assert (refused.json()["code"], refused["Retry-After"]) == ("TooManyWaiting", "30")
-
-
-def test_short_queue_is_counted_once_per_second(operator: Api, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "LARGE_QUEUE", 4)
-    monkeypatch.setattr(quotas, "SHORT_SECONDS", 60.0)
-
-    def counts() -> int:
-        queued = statements_of(lambda: quotas.is_queue_full(cluster, 4))
-        return len([sql for sql in queued if "OFFSET" in sql])
-
-    assert [counts(), counts()] == [1, 0]
-    quotas._short_at.clear()
-    operator("POST", "workloads/", POD, kind="application/yaml", status=202)
-    assert [counts(), counts()] == [2, 2]  # a quarter of the limit is used
 
 
 def test_accepted_submission_is_answered_again_with_a_full_queue(operator: Api, cluster: Any, settings: Any) -> None:

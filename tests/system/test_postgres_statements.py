@@ -39,11 +39,9 @@ _SUBMISSION = """
 from django.test import Client
 from hetsched.access.tokens import create_token
 from hetsched.journal.publish import background_sender
-from hetsched.placement import quotas
 from hetsched.placement.actions import submissions
 from tests.system.driver import add_cluster
 from tests.workers.test_statement_budget import statements_of
-quotas.SHORT_SECONDS = float("inf")
 submissions.counts_are_due = lambda cluster_id: False
 add_cluster("lab", 1)
 token = create_token(role="operator", name="test")[1]

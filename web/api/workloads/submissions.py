@@ -33,7 +33,7 @@ from hetsched.contracts.remedies import ADD_POD
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_live
 from hetsched.placement.actions.submissions import stored_response
-from hetsched.placement.quotas import is_queue_full
+from hetsched.placement.quotas import has_queued
 from hetsched.storage.named_locks import retry_on_deadlock
 
 from .. import bodies, request_scope
@@ -177,7 +177,7 @@ def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
     A repeated submission is not rejected, because it adds no pods.
     """
     most = settings.HETSCHED_MOST_WAITING_PODS
-    if is_queue_full(cluster, most) and not is_repeated():
+    if has_queued(cluster, most) and not is_repeated():
         raise RequestRefused(
             429,
             "TooManyWaiting",
