@@ -25,6 +25,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.contracts.units import format_amount
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.storage.named_locks import lock
+from hetsched.storage.statements import fetch
 
 from .lifecycle import FINISHED
 from .models import Charge, Hold, Pod, Workload
@@ -158,7 +159,8 @@ def _requests(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
 
 def has_queued(cluster: Cluster, count: int) -> bool:
     """Return True if at least `count` pods of a cluster are queued; counting all queued pods would read more rows."""
-    return Pod.objects.filter(cluster=cluster, queued=True).order_by()[count - 1 : count].exists()
+    sql = f"SELECT 1 FROM {Pod._meta.db_table} WHERE cluster_id = %s AND queued LIMIT 1 OFFSET %s"  # noqa: S608
+    return bool(fetch(sql, [cluster.pk, count - 1]))
 
 
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:
