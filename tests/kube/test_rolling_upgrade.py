@@ -247,7 +247,7 @@ def describe_cores(used: Mapping[str, float], seconds: float) -> str:
 
 @pytest.fixture
 def ours(plane: ControlPlane) -> Iterator[Plane]:
-    with connected(plane, HETSCHED_LEASE_SECONDS=str(LEASE_SECONDS), HETSCHED_SWEEP_SECONDS="1") as found:
+    with connected(plane, HETSCHED_LEASE_SECONDS=str(LEASE_SECONDS)) as found:
         yield found
 
 
