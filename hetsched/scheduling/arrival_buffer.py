@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterable
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import is_ours
 
-WAIT_SECONDS = 3.0  # maximum time in the buffer; the pod then joins the queue, where the console shows it
+# Maximum time in the buffer; the pod then joins the queue, where the console shows it. A pod of the queue needs more
+# statements than an arriving pod, so a scheduler that is behind must not move its pods there too early.
+WAIT_SECONDS = 10.0
 
 
 class ArrivalBuffer:

@@ -27,8 +27,8 @@ from .leases import Lease, leading
 from .scheduling_loop import BatchState, SchedulingLoop
 
 MOST_CONFLICTS = 5
-RESTS = 2
-LONGEST_REST_SECONDS = 0.05
+RESTS = 3
+LONGEST_REST_SECONDS = 0.2
 # after this time the task ends and enqueues its successor, because other clusters and canaries share this worker
 TURN_SECONDS = 5.0
 
