@@ -6,6 +6,7 @@ writes, one table each. These are the changes that docs/how-to/migrations.md all
 
 from __future__ import annotations
 
+import compileall
 import re
 import shutil
 from pathlib import Path
@@ -55,4 +56,5 @@ def copy_next_version(folder: Path) -> Path:
     fields = "\n".join(f'    {field}.contribute_to_class(model, "{name}")' for name, field in _FIELDS.items())
     models = folder / "hetsched" / "placement" / "models" / "__init__.py"
     models.write_text(models.read_text() + _MODELS.format(tables=", ".join(_TABLES), fields=fields))
+    compileall.compile_dir(folder, quiet=1)  # as the image does, so that starting processes do not compile
     return folder
