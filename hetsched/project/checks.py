@@ -17,10 +17,13 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 # Read by the client commands and the tests, not by the settings.
 FOREIGN = frozenset({"HETSCHED_SERVER", "HETSCHED_TOKEN"})
 
+# Tag of the checks that a process runs when it starts. Django's own checks of the same tags import the web application.
+STARTUP = "startup"
+
 Configs = Sequence[AppConfig] | None
 
 
-@register(Tags.security)
+@register(Tags.security, STARTUP)
 def check_secret_key(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Reject a server without SECRET_KEY: each process would generate its own key."""
     if settings.SECRET_KEY_GIVEN or settings.DEBUG or settings.EMBEDDED:
@@ -29,7 +32,7 @@ def check_secret_key(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     return [Error("SECRET_KEY is not set, so every process generates its own key.", hint=hint, id="hetsched.E001")]
 
 
-@register(Tags.security)
+@register(Tags.security, STARTUP)
 def check_hosts(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Reject `*` in ALLOWED_HOSTS, which disables the check of the Host header."""
     if settings.DEBUG or "*" not in settings.ALLOWED_HOSTS:
@@ -38,7 +41,7 @@ def check_hosts(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     return [Error("ALLOWED_HOSTS allows every host.", hint=hint, id="hetsched.E002")]
 
 
-@register(Tags.security)
+@register(Tags.security, STARTUP)
 def check_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Reject an incomplete identity provider, and a server without any way to sign in."""
     found: list[CheckMessage] = []
@@ -57,7 +60,7 @@ def check_sign_in(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     return found
 
 
-@register(Tags.compatibility)
+@register(Tags.compatibility, STARTUP)
 def check_data_folder(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Reject an embedded database whose folder is not writable."""
     if not settings.EMBEDDED:
@@ -70,7 +73,7 @@ def check_data_folder(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]
     return [Error(f"The data folder {folder} is not writable.", hint=hint, id="hetsched.E003")]
 
 
-@register(Tags.compatibility)
+@register(Tags.compatibility, STARTUP)
 def check_lease(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Warn if leases end before the next sweep, because clusters would change leaders unnecessarily."""
     if settings.HETSCHED_LEASE_SECONDS >= settings.HETSCHED_SWEEP_SECONDS:
@@ -79,7 +82,7 @@ def check_lease(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     return [Warning("The leader's lease is shorter than the sweep interval.", hint=hint, id="hetsched.W001")]
 
 
-@register(Tags.compatibility)
+@register(Tags.compatibility, STARTUP)
 def check_variables(app_configs: Configs, **kwargs: Any) -> list[CheckMessage]:
     """Warn about a HETSCHED_ variable that is not read, usually a typing error."""
     known = settings.ENV.asked | FOREIGN

@@ -1,5 +1,7 @@
 """System checks report conflicting settings with an ID and a hint."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +51,16 @@ def test_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_secret_of_a_misspelt_variable_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETSCHED_PASSWORD", "canary")
     assert "canary" not in str(checks.check_variables(None))
+
+
+def test_startup_checks_of_the_informer_do_not_import_the_console() -> None:
+    script = """
+import django, sys; django.setup()
+from hetsched.project.management.commands.watch import Command
+before = set(sys.modules)
+command = Command()
+command.check(tags=command.requires_system_checks)
+print(len(before) > 500, sorted(name for name in set(sys.modules) - before if name.startswith("web")))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "True []", done.stderr
