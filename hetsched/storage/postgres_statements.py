@@ -29,6 +29,9 @@ def _for_postgres(sql: str) -> Any:
 
 
 def _number(sql: str) -> str:
+    if "%%" not in sql:  # the expression needs three times as long for many values
+        first, *others = sql.split("%s")
+        return "".join([first, *(f"${number}{part}" for number, part in enumerate(others, start=1))])
     numbers = itertools.count(1)
     return str(FORMAT_QMARK_REGEX.sub(lambda _: f"${next(numbers)}", sql)).replace("%%", "%")
 
