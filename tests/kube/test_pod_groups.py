@@ -16,9 +16,10 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.control_plane import ControlPlane
-from tests.kube.feature_gates import GANGS, GROUPS, IN_WORKLOADS, enabled, serving
+from tests.kube.feature_gates import DISRUPTION_MODES, GANGS, GROUPS, IN_WORKLOADS, enabled, serving
 from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
-from workers import schedule
+from tests.kube.test_preemption_evictions import is_leaving, kubelet_ends, run_on
+from workers import evict, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
@@ -147,6 +148,38 @@ def test_members_run_in_one_topology_domain(api: Api, cluster: Cluster, followed
     (reason, *_) = Decision.objects.get(pod_name="apart-0").reasons
     assert reason.code == "GangNoDomain"
     assert "the nearest domain a has capacity for 2" in reason.message
+    assert check_invariants() == []
+
+
+@pytest.mark.skipif(IN_WORKLOADS, reason="Workloads of Kubernetes 1.35 have no disruption mode")
+@pytest.mark.parametrize(("mode", "victims"), [("Single", 1), ("All", 2)])
+def test_disruption_mode_decides_whether_members_are_evicted_alone(
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch, mode: str, victims: int
+) -> None:
+    # The node has 8 CPUs, and each member uses 4: the pod of 4 CPUs needs one victim.
+    monkeypatch.setattr(evict, "api_of", lambda _: api)
+    group = mode.lower()
+    make_group(api, group, 2, disruptionMode=DISRUPTION_MODES[mode])
+    eventually(followed, lambda: grouped(group, 2))
+    for number in range(2):
+        make_member(api, group, number, cpu="4")
+    eventually(followed, lambda: len(states()) == 2)
+    decide(followed, cluster)
+    binding_cycle.run(cluster.pk)
+    for number in range(2):
+        run_on(api, f"{group}-{number}")
+    eventually(followed, lambda: set(states().values()) == {"running"})
+    make_pod(api, "urgent", cpu="4", priorityClassName="system-node-critical")
+    eventually(followed, lambda: "urgent" in states())
+    decide(followed, cluster)
+    assert evict.run(cluster.pk) == victims
+    assert sum(is_leaving(api, f"{group}-{number}") for number in range(2)) == victims
+    for number in range(2):
+        if is_leaving(api, f"{group}-{number}"):
+            kubelet_ends(api, f"{group}-{number}")
+    eventually(followed, lambda: list(states().values()).count("running") == 2 - victims)
+    decide(followed, cluster)
+    assert states()["urgent"] == "placed"
     assert check_invariants() == []
 
 

@@ -29,6 +29,15 @@ def gang_key(pod: PodSpec) -> str | None:
     return None if pod.gang is None else f"{pod.namespace}/{pod.gang.name}"
 
 
+def preempted_whole(pod: PodSpec, gangs: Gangs) -> bool:
+    """Return whether a placed pod may only be preempted together with its gang.
+
+    A gang of the registered queue starts as a whole, so a member that was placed from the queue has not started yet.
+    """
+    gang = pod.gang
+    return gang is not None and (gang.disruption_mode == "All" or gangs.group_of(pod) is not None)
+
+
 def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
     """Return `pods` with the members of each gang directly behind its first member; other pods keep their order."""
     gangs: dict[str, list[PodSpec]] = {}

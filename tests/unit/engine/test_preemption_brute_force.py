@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hetsched.contracts.objects.cluster import DisruptionBudget
-from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.objects.workload import GangMember, PodSpec
 from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
@@ -60,6 +60,8 @@ def a_running_pod(generator: random.Random, number: int, node: str) -> PodSpec:
         pod.away_from("topology.kubernetes.io/zone", app="new")
     if generator.random() < 0.1:
         pod.gang("team", 2)
+    elif generator.random() < 0.1:
+        pod.having(gang=GangMember("single", 2, disruption_mode="Single"))
     return pod.build()
 
 
@@ -87,7 +89,8 @@ def fits_without(state: ClusterState, pod: PodSpec, row: int, removed: set[str])
 def evicted_with(state: ClusterState, placed: PlacedPod, pod: PodSpec) -> set[str]:
     """Return the pods evicted with a pod: itself or its whole gang; none if one of them is protected."""
     gang = placed.pod.gang
-    members = [placed] if gang is None else [b for b in state.placed_pods.values() if b.pod.gang == gang]
+    is_single = gang is None or gang.disruption_mode == "Single"
+    members = [placed] if is_single else [b for b in state.placed_pods.values() if b.pod.gang == gang]
     allowed = all(b.pod.priority < pod.priority and b.pod.preemptible for b in members)
     return {b.pod.key for b in members} if allowed else set()
 
