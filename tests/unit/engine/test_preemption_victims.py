@@ -131,7 +131,7 @@ WEB = DisruptionBudget("default", "web", matching(app="web"), 1)
         (urgent(), 0, WEB, True),
         (urgent(priority=0), 0, WEB, False),
         (urgent().having(preempts=False), 0, WEB, False),
-        (urgent().gang("team", 1), 0, WEB, False),
+        (urgent().gang("team", 1), 0, WEB, True),
         (urgent(), 10, WEB, False),
         (urgent(), 0, DisruptionBudget("default", "web", matching(app="db"), 1), False),
         (urgent(), 0, DisruptionBudget("other", "web", matching(app="web"), 1), False),
@@ -164,13 +164,13 @@ def single(name: str, node: str, priority: int = 0) -> PodBuilder:
     return resident(name, node, priority).having(gang=GangMember("team", 2, disruption_mode="Single"))
 
 
-def test_member_of_a_gang_with_single_disruption_is_evicted_alone() -> None:
+def test_single_disruption_evicts_one_member() -> None:
     # Each node has 2 CPUs, used by one member: one victim is sufficient for the pod of 2 CPUs.
     nodes = [a_node("a").cpu("2"), a_node("b").cpu("2")]
     assert victims(asked(nodes, [single("m-0", "a"), single("m-1", "b")], urgent())) == {"m-0"}
 
 
-def test_member_of_a_gang_with_single_disruption_is_evicted_despite_a_member_of_higher_priority() -> None:
+def test_single_disruption_ignores_members_of_higher_priority() -> None:
     nodes = [a_node("a").cpu("2"), a_node("b").cpu("2")]
     assert victims(asked(nodes, [single("m-0", "a", priority=10), single("m-1", "b")], urgent())) == {"m-1"}
 
