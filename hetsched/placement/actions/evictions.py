@@ -156,7 +156,7 @@ def mark_refused(cluster_id: int, claimed: ClaimedEviction, message: str) -> Non
         Eviction.objects.filter(pk=claimed.eviction.pk).update(**spared)
         _end_nominations(
             change,
-            nominated_with(claimed.nominee),
+            [claimed.nominee.pk],
             Message("{pod} may not be evicted: {detail}", pod=claimed.victim.key, detail=message),
         )
         change.close()
@@ -289,16 +289,6 @@ def _note_preemptions(pairs: Sequence[tuple[Nomination, int]]) -> None:
         if (victim_id, preemptor_id, node) not in known
     ]
     insert(rows)
-
-
-def nominated_with(pod: Pod) -> list[int]:
-    """Return the ids of a nominated pod and of the other nominated members of its gang, which start together."""
-    if not pod.gang:
-        return [pod.pk]
-    gang = Nomination.objects.filter(
-        cluster_id=pod.cluster_id, active=True, pod__namespace=pod.namespace, pod__gang=pod.gang
-    )
-    return sorted(gang.values_list("pod_id", flat=True))
 
 
 def _end_nominations(change: ClusterTransaction, pod_ids: list[int], reason: str) -> None:

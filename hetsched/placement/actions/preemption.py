@@ -20,7 +20,6 @@ from hetsched.storage.bulk_rows import insert, new
 
 from .. import dispatch
 from .change import BACK_IN_QUEUE, ClusterTransaction
-from .evictions import nominated_with
 
 _HOLDING = [state.value for state in HOLDING]
 
@@ -66,16 +65,15 @@ def nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
     before = [result for result in results if result.waiting.decision_id is not None]
     over = [result.waiting.pod_id for result in before if result.nominated is None or result.nominated.is_new]
     if over:
-        change.end_nominations(over, Message("a new decision was made"))
+        change.end_nominations(over, Message("a new decision was made"), with_gangs=False)
     overridden = {key: result for result in results for key in result.overridden}
     if overridden:
         rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")
         for pod in [row.pod for row in rows if row.pod.key in overridden]:
-            ended = nominated_with(pod)
             change.end_nominations(
-                ended, Message("{pod} needs the resources", pod=overridden[pod.key].waiting.spec.key)
+                [pod.pk], Message("{pod} needs the resources", pod=overridden[pod.key].waiting.spec.key)
             )
-            Pod.objects.filter(pk__in=ended).update(queued=True, not_before=None, flushed=False)
+            Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None, flushed=False)
     fresh = [result for result in results if result.nominated is not None and result.nominated.is_new]
     if fresh:
         _insert_nominations(change, fresh)
