@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from hetsched.contracts.errors import Problem
 from hetsched.contracts.message import Message
-from hetsched.contracts.objects.workload import GangMember, MinField, PodGroup
+from hetsched.contracts.objects.workload import DisruptionMode, GangMember, MinField, PodGroup
 
 from .gang_topology import required_topology
 from .objects import keys
@@ -39,7 +39,18 @@ def native_pod_group(spec: FieldView, policy: str = "schedulingPolicy") -> PodGr
         native=True,
         unsupported=f"spec.{unsupported[0]}" if unsupported else "",
         required_topology=topology,
+        disruption_mode=_disruption_mode(spec),
     )
+
+
+def _disruption_mode(spec: FieldView) -> DisruptionMode:
+    """Read the mode of a native PodGroup: a text in v1alpha2, a union since v1alpha3; both default to single pods."""
+    if isinstance(spec.value.get("disruptionMode"), str):
+        mode = spec.text("disruptionMode")
+        if mode not in ("Pod", "PodGroup"):
+            spec.fail("is neither Pod nor PodGroup", "disruptionMode")
+        return "All" if mode == "PodGroup" else "Single"
+    return "All" if "all" in spec.view("disruptionMode") else "Single"
 
 
 def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], problems: Problems) -> GangMember | None:
@@ -62,7 +73,9 @@ def gang_member(labels: Texts, find_group: Callable[[str], PodGroup | None], pro
     if group is None:
         return GangMember(name, least)
     field: MinField = keys.GANG_MIN_AVAILABLE if stated else group.min_field
-    return GangMember(name, least, group.timeout_seconds, group.min_resources, field)
+    return GangMember(
+        name, least, group.timeout_seconds, group.min_resources, field, disruption_mode=group.disruption_mode
+    )
 
 
 def native_group(spec: FieldView) -> tuple[str, str]:

@@ -15,11 +15,15 @@ from .scheduling_queue.active_queue import PendingPod
 
 
 class NominatedNode(msgspec.Struct, frozen=True):
-    """The node and the allocation of a nominated pod that waits for the eviction of its victims."""
+    """The node and the allocation of a nominated pod that waits for the eviction of its victims.
+
+    `is_new` is False if the nomination exists already and continues.
+    """
 
     node_id: int
     node_name: str
     allocation: Allocation
+    is_new: bool
 
 
 class ReservationUse(msgspec.Struct, frozen=True):
@@ -32,11 +36,11 @@ class ReservationUse(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """The decision about one pending pod. `node_id` is None unless the pod was placed; `evicted` lists the victims.
 
-    If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet.
-    `overridden` lists pods whose nominations are superseded. `used_reservation` is the hold's reservation for this pod,
-    which is freed when the pod's resources are reserved. `reserved_spec` is the spec to store with the pod's own
-    reservation if it differs from the scheduled spec: it also has the labels that the API server will copy from the
-    node.
+    If `nominated` is set, the pod waits, and `evicted` lists the victims whose eviction is not requested yet. A gang
+    member may be nominated without victims of its own: it waits for those of the other members. `overridden` lists pods
+    whose nominations are superseded. `used_reservation` is the hold's reservation for this pod, which is freed when the
+    pod's resources are reserved. `reserved_spec` is the spec to store with the pod's own reservation if it differs from
+    the scheduled spec: it also has the labels that the API server will copy from the node.
     """
 
     waiting: PendingPod

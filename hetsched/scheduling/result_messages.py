@@ -23,7 +23,7 @@ def held_by(diagnosis: Diagnosis) -> tuple[Message, ...]:
 
 def possible_preemption(outcome: Outcome) -> tuple[Reason, ...]:
     """Return a reason that names the pods that could be preempted, for clusters without preemption by the scheduler."""
-    if outcome.eviction is None:
+    if outcome.eviction is None or not outcome.eviction.victims:
         return ()
     message = Message(_POSSIBLE, node=outcome.eviction.node, pods=format_pods(outcome.eviction.victims))
     return (Reason("PreemptionPossible", PREEMPTION_SOURCE, 1, message),)

@@ -5,7 +5,8 @@ decision includes the allocations of the earlier pods. If the engine fails on a 
 with the failure as its reason, and the other pods are still decided. A batch ends between gangs, never inside a gang:
 pods that wait in permit are released at the end of their batch. The victims of a pod are part of its decision. If a
 victim was placed in the same batch, its placement is undone. In a live cluster victims are not evicted immediately: the
-pod is nominated and waits.
+pod is nominated and waits. The victims of a gang become part of the decisions when all its members of the batch were
+decided; if the gang cannot start, nothing is evicted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -39,7 +41,7 @@ from hetsched.placement.scheduling_result import Result
 
 from .compiled_runs import CompiledRuns, UpcomingPods
 from .hold_use import BatchReservations, HoldAssignment
-from .nominations import Nominees, was_refused
+from .nominations import GangNominations, Nominees, was_refused
 from .placed_results import PlacedResults
 from .rejection_explanations import RejectionExplanations
 from .result_messages import possible_preemption
@@ -52,8 +54,21 @@ from .unplaced_results import (
     rejected_result,
     timed_out_result,
     unknown_policy_result,
+    waiting_gang_result,
     with_requeue,
 )
+
+
+class GangPlacement(NamedTuple):
+    """The placement of a gang member whose victims are not part of its result yet."""
+
+    position: int
+    pending: PendingPod
+    spec: PolicySpec
+    outcome: Outcome
+    top: tuple[NodeOutcome, ...]
+    scheduler: Scheduler
+
 
 TURN_SECONDS = 1.25 * FREE_SECONDS  # still above FREE_SECONDS in the next batch, where the namespace then comes last
 log = structlog.get_logger(__name__)
@@ -86,6 +101,8 @@ class SchedulingCycle:
         self._assumed: list[tuple[int, Outcome, Scheduler]] = []
         self._runs = CompiledRuns(cache, specs, top_nodes)
         self._nominees = Nominees(snapshot)
+        self._gang_nominations = GangNominations(snapshot, self._nominees)
+        self._gang: list[GangPlacement] = []  # the gang that is being decided
         self._reservations = BatchReservations(snapshot, ())
         self._explanations = RejectionExplanations(snapshot, cache.cluster_id)
         self._refused_evictions: dict[int, list[Reason]] = defaultdict(list)
@@ -127,6 +144,8 @@ class SchedulingCycle:
         upcoming = self._upcoming(pods, policy, used_seconds or {})
         while upcoming:
             pod = upcoming.first(1)[0]
+            if results and gang_key(pod.spec) != gang_key(results[-1].waiting.spec):
+                self._end_gang(results)
             namespace, elapsed = pod.spec.namespace, time.monotonic() - began
             may_end = bool(results) and (len(results) >= most or elapsed > seconds)
             if namespace_seconds[namespace] > TURN_SECONDS and namespace not in (used_seconds or {}):
@@ -149,6 +168,7 @@ class SchedulingCycle:
                 namespace_seconds[result.waiting.spec.namespace] += took
                 remaining[result.waiting.spec.namespace] -= 1
         self._runs.count(pending)
+        self._end_gang(results)
         return self._end_batch(results)
 
     def place(
@@ -282,6 +302,9 @@ class SchedulingCycle:
         if id(scheduler) not in self._schedulers:
             self._schedulers[id(scheduler)] = scheduler
             scheduler.expire(time.monotonic())  # ends expired back-offs of gangs
+        awaited = self._gang_nominations.awaited_victims(scheduler, pod)
+        if awaited:
+            return waiting_gang_result(pending, spec, self._nominees.nominated_node(pod), awaited)
         nominated = self._nominees.suspend(pod)
         victims = self._nominees.remaining_victims(nominated[0]) if nominated else []
         waits = bool(nominated and victims and self._nominees.would_fit(scheduler, pod, nominated[0], victims))
@@ -309,9 +332,13 @@ class SchedulingCycle:
                 for_anything(PREEMPTION_SOURCE, Message("")) if pending.pod_id in self._refused_evictions else ()
             )
             return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *after_refusal))
+        self._assumed.append((position, outcome, scheduler))
+        if pod.gang is not None:
+            self._outcomes[pod.key] = outcome
+            self._gang.append(GangPlacement(position, pending, spec, outcome, top, scheduler))
+            return self._placed.result(pending, scheduler, outcome, top)
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
-        self._assumed.append((position, outcome, scheduler))
         if outcome.evicted and self.snapshot.nominates:
             return self._nominate(pending, spec, outcome, top, evicted, scheduler)
         return self._placed.result(pending, scheduler, outcome, top, evicted)
@@ -351,11 +378,71 @@ class SchedulingCycle:
         result = nominated_result(pending, spec, found, diagnosis, victims, evictions_due)
         return msgspec.structs.replace(result, overridden=superseded)
 
+    def _end_gang(self, results: list[Result]) -> None:
+        """Add the victims of the gang that was decided last to the results of its members.
+
+        The placements are undone if the gang is incomplete, so that later pods do not use the resources of its victims.
+        """
+        gang, self._gang = self._gang, []
+        if not any(member.outcome.evicted for member in gang):
+            return
+        began = time.perf_counter()
+        try:
+            if any(member.outcome.is_waiting for member in gang):
+                for member in reversed(gang):
+                    member.scheduler.undo(member.outcome)
+                return
+            results_of_gang = self._gang_results([member for member in gang if member.outcome.node is not None])
+        except Exception as error:
+            log.exception("the engine failed", gang=gang_key(gang[0].pending.spec))
+            self.failed = True
+            results_of_gang = [failed_result(member.pending, member.spec, error) for member in gang]
+        positions = {member.pending.spec.key: member.position for member in gang}
+        for result in results_of_gang:
+            results[positions[result.waiting.spec.key]] = result
+        self._charge(gang[-1].pending.spec, gang[-1].position, time.perf_counter() - began)
+
+    def _gang_results(self, gang: Sequence[GangPlacement]) -> list[Result]:
+        """Return the results of the members of a gang that starts after evictions."""
+        evicted = {
+            member.position: tuple(evictions(member.outcome, self._outcomes, member.scheduler.state)) for member in gang
+        }
+        if not self.snapshot.nominates:
+            return [
+                self._placed.result(
+                    member.pending, member.scheduler, member.outcome, member.top, evicted[member.position]
+                )
+                for member in gang
+            ]
+        pod, state = gang[0].pending.spec, self.snapshot.state
+        key, preempting = gang_key(pod) or "", [member for member in gang if member.outcome.evicted]
+        starting = state.gangs.placed_members(key) - len(self._gang_nominations.members(key)) - len(preempting)
+        if pod.gang is not None and starting >= pod.gang.min_available:
+            return [
+                self._nominate(
+                    member.pending, member.spec, member.outcome, member.top, evicted[member.position], member.scheduler
+                )
+                for member in preempting
+            ]
+        settled = [self._nominees.restore_victims(member.outcome, evicted[member.position]) for member in gang]
+        victims = [victim for staying, _ in settled for victim in staying]
+        results = []
+        for member, (staying, superseded) in zip(gang, settled, strict=True):
+            if victims:
+                found = self._nominees.nominate(member.outcome, staying)
+                due = tuple(one for one in evicted[member.position] if one.pod not in superseded)
+                result = waiting_gang_result(member.pending, member.spec, found, victims, due)
+            else:
+                result = self._placed.result(member.pending, member.scheduler, member.outcome, member.top)
+            results.append(msgspec.structs.replace(result, overridden=superseded))
+        return results
+
     def _waits_in_permit(self, key: str) -> bool:
         return key in self._outcomes and self._outcomes[key].is_waiting
 
     def _end_batch(self, results: list[Result]) -> list[Result]:
         """Undo placements that Permit plugins neither allowed nor rejected, and explain all undone placements."""
+        self._gang_nominations.restore_undecided({result.waiting.spec.key for result in results})
         for scheduler in self._schedulers.values():
             scheduler.settle()
             scheduler.waiting_pods.drain()

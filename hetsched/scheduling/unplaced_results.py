@@ -7,8 +7,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hetsched.contracts.api.decision import GANG_SOURCE, PREEMPTION_SOURCE, Evicted, Reason, Verdict
-from hetsched.contracts.message import Message, joined
+from hetsched.contracts.api.decision import (
+    GANG_SOURCE,
+    PREEMPTION_PENDING,
+    PREEMPTION_SOURCE,
+    Evicted,
+    Reason,
+    Verdict,
+)
+from hetsched.contracts.message import Message, format_pods, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.waits import Event, WaitsFor
 from hetsched.engine.cluster.placed_pod import PlacedPod
@@ -16,6 +23,7 @@ from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.gangs import gang_key
 from hetsched.engine.framework.queueing_hints import for_anything
 from hetsched.engine.framework.status import Refusal
+from hetsched.placement.models.holds import MARK
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import NominatedNode, Result
 
@@ -78,6 +86,28 @@ def nominated_result(
         Message("the deletion of the victims on {node}", node=found.node_name),
     )
     waits = (victims_wait, *diagnosis.waits_for)
+    return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
+
+
+def waiting_gang_result(
+    pending: PendingPod,
+    spec: PolicySpec,
+    found: NominatedNode | None,
+    victims: Sequence[PlacedPod],
+    evicted: tuple[Evicted, ...] = (),
+) -> Result:
+    """Return the result of a gang member that waits for the deletion of the `victims` of all members of its gang.
+
+    `found` is None if the member itself is not nominated; `evicted` lists evictions to request for it.
+    """
+    pods = format_pods([placed.pod.key.partition(MARK)[0] for placed in victims])
+    message = Message("gang {key} can start after the deletion of {pods}", key=gang_key(pending.spec) or "", pods=pods)
+    if found is not None:
+        message = Message("{detail}; {node} is nominated for the pod", detail=message, node=found.node_name)
+    summary = Message("{pod} waits: {detail}", pod=pending.spec.key, detail=message)
+    reason = Reason(PREEMPTION_PENDING, PREEMPTION_SOURCE, 1, message)
+    result = rejected_result(pending, spec, Verdict.NOT_NOW, summary, (reason,))
+    waits = for_anything(PREEMPTION_SOURCE, Message("the deletion of the victims of the gang"))
     return msgspec.structs.replace(result, evicted=evicted, nominated=found, waits_for=waits)
 
 

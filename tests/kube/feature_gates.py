@@ -5,6 +5,8 @@ Source: kubernetes pkg/features/kube_features.go (1.34 to 1.37).
 
 from __future__ import annotations
 
+from typing import Any
+
 from hetsched.adapters.kubernetes.api import Resource
 from hetsched.adapters.kubernetes.resources import DEVICE_TAINT_RULES, NATIVE_GROUPS, NATIVE_WORKLOADS
 from tests.kube.control_plane import API_SERVER
@@ -19,6 +21,10 @@ _GANGS = {
     36: ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling"),
 }
 GANGS: tuple[str, ...] = _GANGS.get(MINOR, ("GenericWorkload", "TopologyAwareWorkloadScheduling"))
+# Values of `disruptionMode` of a PodGroup: a union since 1.37.
+DISRUPTION_MODES: dict[str, Any] = {"Single": {"single": {}}, "All": {"all": {}}}
+if MINOR == 36:
+    DISRUPTION_MODES = {"Single": "Pod", "All": "PodGroup"}
 # Rules that taint devices, in the newest version that the API server has.
 RULES: Resource = DEVICE_TAINT_RULES.in_all_versions()[{34: 2, 35: 2, 36: 1}.get(MINOR, 0)]
 _TAINT_RULES = {34: ("DRADeviceTaints",), 35: ("DRADeviceTaints", "DRADeviceTaintRules"), 36: ("DRADeviceTaintRules",)}

@@ -11,14 +11,15 @@ from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement import scheduler_cache
-from hetsched.placement.models import Decision, Pod
+from hetsched.placement.models import Decision, Nomination, Pod
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.informer import Informer
 from tests.kube.control_plane import ControlPlane
-from tests.kube.feature_gates import GANGS, GROUPS, IN_WORKLOADS, enabled, serving
+from tests.kube.feature_gates import DISRUPTION_MODES, GANGS, GROUPS, IN_WORKLOADS, enabled, serving
 from tests.kube.scene import an_informer, eventually, make, make_node, make_pod, pod_of, states
-from workers import schedule
+from tests.kube.test_preemption_evictions import budget, is_leaving, kubelet_ends, run_on
+from workers import evict, report, schedule
 
 pytestmark = [pytest.mark.needs("etcd", "kube-apiserver"), pytest.mark.django_db]
 
@@ -56,11 +57,11 @@ def make_group(api: Api, name: str, members: int, **more: Any) -> None:
     make(api, GROUPS, name, "default", spec=spec)
 
 
-def make_member(api: Api, group: str, number: int, cpu: str = "1") -> None:
+def make_member(api: Api, group: str, number: int, cpu: str = "1", **more: Any) -> None:
     reference: dict[str, Any] = {"schedulingGroup": {"podGroupName": group}}
     if IN_WORKLOADS:
         reference = {"workloadRef": {"name": group, "podGroup": "all"}}
-    make_pod(api, f"{group}-{number}", cpu=cpu, **reference)
+    make_pod(api, f"{group}-{number}", cpu=cpu, **reference, **more)
 
 
 def decide(follower: Informer, cluster: Cluster) -> None:
@@ -148,6 +149,96 @@ def test_members_run_in_one_topology_domain(api: Api, cluster: Cluster, followed
     assert reason.code == "GangNoDomain"
     assert "the nearest domain a has capacity for 2" in reason.message
     assert check_invariants() == []
+
+
+@pytest.mark.skipif(IN_WORKLOADS, reason="Workloads of Kubernetes 1.35 have no disruption mode")
+@pytest.mark.parametrize(("mode", "victims"), [("Single", 1), ("All", 2)])
+def test_disruption_mode_decides_whether_members_are_evicted_alone(
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch, mode: str, victims: int
+) -> None:
+    # The node has 8 CPUs, and each member uses 4: the pod of 4 CPUs needs one victim.
+    monkeypatch.setattr(evict, "api_of", lambda _: api)
+    group = mode.lower()
+    make_group(api, group, 2, disruptionMode=DISRUPTION_MODES[mode])
+    eventually(followed, lambda: grouped(group, 2))
+    for number in range(2):
+        make_member(api, group, number, cpu="4")
+    eventually(followed, lambda: len(states()) == 2)
+    decide(followed, cluster)
+    binding_cycle.run(cluster.pk)
+    for number in range(2):
+        run_on(api, f"{group}-{number}")
+    eventually(followed, lambda: set(states().values()) == {"running"})
+    make_pod(api, "urgent", cpu="4", priorityClassName="system-node-critical")
+    eventually(followed, lambda: "urgent" in states())
+    decide(followed, cluster)
+    assert evict.run(cluster.pk) == victims
+    assert sum(is_leaving(api, f"{group}-{number}") for number in range(2)) == victims
+    for number in range(2):
+        if is_leaving(api, f"{group}-{number}"):
+            kubelet_ends(api, f"{group}-{number}")
+    eventually(followed, lambda: list(states().values()).count("running") == 2 - victims)
+    decide(followed, cluster)
+    assert states()["urgent"] == "placed"
+    assert check_invariants() == []
+
+
+def preempting(api: Api, follower: Informer, cluster: Cluster, group: str) -> None:
+    """Fill the node of 8 CPUs with two pods, and decide a group of two members with 4 CPUs and a higher priority."""
+    for number in range(2):
+        make_pod(api, f"low-{number}", cpu="4", labels={"app": f"low-{number}"})
+    eventually(follower, lambda: len(states()) == 2)
+    decide(follower, cluster)
+    binding_cycle.run(cluster.pk)
+    for number in range(2):
+        run_on(api, f"low-{number}")
+    eventually(follower, lambda: set(states().values()) == {"running"})
+    make_group(api, group, 2)
+    eventually(follower, lambda: grouped(group, 2))
+    for number in range(2):
+        make_member(api, group, number, cpu="4", priorityClassName="system-node-critical")
+    eventually(follower, lambda: len(states()) == 4)
+    decide(follower, cluster)
+
+
+def test_group_starts_after_the_deletion_of_its_victims(
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for worker in (evict, report):
+        monkeypatch.setattr(worker, "api_of", lambda _: api)
+    preempting(api, followed, cluster, "starting")
+    report.run(cluster.pk)
+    members = [f"starting-{number}" for number in range(2)]
+    assert [pod_of(api, name)["status"].get("nominatedNodeName") for name in members] == ["n1", "n1"]
+    assert evict.run(cluster.pk) == 2
+    kubelet_ends(api, "low-0")
+    eventually(followed, lambda: states()["low-0"] in ("failed", "cancelled"))
+    decide(followed, cluster)
+    assert {states()[name] for name in members} == {"not-now"}
+    kubelet_ends(api, "low-1")
+    eventually(followed, lambda: states()["low-1"] in ("failed", "cancelled"))
+    decide(followed, cluster)
+    binding_cycle.run(cluster.pk)
+    assert [pod_of(api, name)["spec"].get("nodeName") for name in members] == ["n1", "n1"]
+    assert check_invariants() == []
+
+
+def test_budget_of_one_victim_protects_all_victims_of_a_group(
+    api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch, native: ControlPlane
+) -> None:
+    monkeypatch.setattr(evict, "api_of", lambda _: api)
+    budget(api, "guard", "low-1", allowed=0)
+    preempting(api, followed, cluster, "blocked")
+    assert Nomination.objects.filter(active=True).count() == 2
+    assert evict.run(cluster.pk) == 0
+    assert [is_leaving(api, f"low-{number}") for number in range(2)] == [False, False]
+    assert not Nomination.objects.filter(active=True).exists()
+    Pod.objects.filter(state="not-now").update(queued=True, not_before=None)
+    decide(followed, cluster)
+    assert evict.run(cluster.pk) == 0
+    assert set(states().values()) == {"running", "not-now"}
+    assert check_invariants() == []
+    native.call("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets")
 
 
 def test_group_of_one_starts_alone(api: Api, cluster: Cluster, followed: Informer) -> None:

@@ -68,10 +68,4 @@ DIFFERENCES = {
         "The tests register a filter in the process of kube-scheduler that admits one pod. Without it, both pods fit "
         "on the node."
     ),
-    "WorkloadAwarePreemption .* by a pod group": (
-        "Members of a gang do not preempt pods, because the gang might not start."
-    ),
-    "WorkloadAwarePreemption .* Single disruption mode": (
-        "hetsched preempts a gang as a whole, and does not read `disruptionMode` of a PodGroup."
-    ),
 }

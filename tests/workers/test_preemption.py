@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.policies.actions import activate, save_draft
+from hetsched.scheduling import scheduling_cycle
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.situations import ALICE, a_cluster, placed, placing, submitted
 from workers import bind, schedule
@@ -208,3 +211,59 @@ def test_pod_rejected_by_the_rows_blocks_no_other(monkeypatch: pytest.MonkeyPatc
     assert reason.code == "LedgerRefused"
     assert Decision.objects.get(pod_name="odd").verdict == Verdict.NOT_NOW
     assert Pod.objects.filter(name="odd").values_list("queued", "node").get() == (False, None)
+
+
+def a_gang_cluster() -> Cluster:
+    """Return a cluster of two nodes of 2 CPUs, each with a placed pod of 2 CPUs, under a policy with gangs."""
+    plugins = tuple(PluginUse(name) for name in ("gang-sort", *PLUGINS, "gang"))
+    cluster = a_preempting_cluster(a_node("n1").cpu(2), a_node("n2").cpu(2))
+    spec = PolicySpec("hetsched", plugins)
+    activate("hetsched", save_draft(spec, actor=ALICE).version, actor=ALICE, reason="gangs")
+    submitted(cluster, a_pod("low-0").cpu(2), a_pod("low-1").cpu(2))
+    schedule.run(cluster.pk)
+    return cluster
+
+
+def gang(count: int, least: int, cpu: int = 2) -> list[PodBuilder]:
+    return [a_pod(f"g-{number}").cpu(cpu).priority(10).gang("g", least) for number in range(count)]
+
+
+@pytest.mark.django_db
+def test_gang_replaces_one_pod_for_each_member() -> None:
+    cluster = a_gang_cluster()
+    submitted(cluster, *gang(2, 2))
+    schedule.run(cluster.pk)
+    assert states() == {"low-0": "not-now", "low-1": "not-now", "g-0": "placed", "g-1": "placed"}
+    evicted = [decision.evictions[0].pod for decision in Decision.objects.filter(pod_name__startswith="g-")]
+    assert sorted(evicted) == ["default/low-0", "default/low-1"]
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_gang_that_cannot_start_replaces_no_pod() -> None:
+    cluster = a_gang_cluster()
+    submitted(cluster, a_pod("kept").cpu(0).priority(20), *gang(3, 3))
+    schedule.run(cluster.pk)
+    found = states()
+    assert {found[name] for name in ("low-0", "low-1", "kept")} == {"placed"}
+    assert "placed" not in {found[f"g-{number}"] for number in range(3)}
+    assert not AuditEntry.objects.filter(action="pod.preempt").exists()
+    consistent(cluster)
+
+
+@pytest.mark.django_db
+def test_gang_beyond_its_timeout_replaces_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first member evicts a pod on trial; the second is not decided in time, so that the gang does not start.
+    cluster = a_gang_cluster()
+    submitted(cluster, *gang(2, 2))
+    ticks = count(step=1000)
+    monkeypatch.setattr(
+        scheduling_cycle, "time", SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=lambda: 0.0)
+    )
+    schedule.run(cluster.pk)
+    monkeypatch.undo()
+    found = states()
+    assert {found["low-0"], found["low-1"]} == {"placed"}
+    assert {found["g-0"], found["g-1"]} == {"not-now"}
+    assert not AuditEntry.objects.filter(action="pod.preempt").exists()
+    consistent(cluster)

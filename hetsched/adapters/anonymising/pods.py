@@ -126,6 +126,7 @@ class PodAnonymizer:
             min_resources=self._names.amounts(gang.min_resources),
             min_field=gang.min_field,
             topology=None if gang.topology is None else self._gang_topology(gang.topology),
+            disruption_mode=gang.disruption_mode,
         )
 
     def _gang_topology(self, topology: GangTopology) -> GangTopology:

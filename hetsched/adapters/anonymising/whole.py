@@ -166,6 +166,7 @@ class _Renaming:
             native=group.native,
             unsupported=one_of(group.unsupported, ("", *_UNSUPPORTED_OF_GROUPS), other=_UNSUPPORTED_OF_GROUPS[0]) or "",
             required_topology=self._names.key(group.required_topology) if group.required_topology else "",
+            disruption_mode=group.disruption_mode,
         )
 
     def _quota(self, quota: ElasticQuota) -> ElasticQuota:

@@ -287,9 +287,10 @@ class PodReader:
                 field = f"PodGroup {name}: {group.unsupported}"
             if field:
                 problems.append(not_supported(field))
-            member = (
-                GangMember(name) if group is None else GangMember(name, group.min_member, min_field=group.min_field)
-            )
+            member = GangMember(name)
+            if group is not None:
+                mode = group.disruption_mode
+                member = GangMember(name, group.min_member, min_field=group.min_field, disruption_mode=mode)
         else:
             labelled = gangs.gang_member(labels, lambda group: self._pod_group(namespace, group), problems)
             if labelled is None:

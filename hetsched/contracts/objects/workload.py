@@ -27,6 +27,8 @@ from .wishes import GANG_MIN_AVAILABLE, GROUP_MIN_COUNT, GROUP_MIN_MEMBER
 MinField = Literal[
     "pod-group.scheduling.sigs.k8s.io/min-available", "spec.minMember", "spec.schedulingPolicy.gang.minCount"
 ]
+# Whether running members of a gang may be preempted one by one, or only together.
+DisruptionMode = Literal["Single", "All"]
 
 SCHEDULER_NAME = "hetsched"
 
@@ -211,7 +213,8 @@ class PodGroup(msgspec.Struct, frozen=True):
     """Gang declared by a PodGroup object. If `timeout_seconds` is null, the policy decides how long members wait.
 
     `native` marks a PodGroup of Kubernetes itself. `unsupported` names a field that is set but not implemented.
-    `required_topology` is the label of the domain in which all members must run ("" for none).
+    `required_topology` is the label of the domain in which all members must run ("" for none). `disruption_mode` is
+    that of a native PodGroup; other gangs are preempted as a whole.
     """
 
     min_member: int = 1
@@ -220,6 +223,7 @@ class PodGroup(msgspec.Struct, frozen=True):
     native: bool = False
     unsupported: str = ""
     required_topology: str = ""
+    disruption_mode: DisruptionMode = "All"
 
     @property
     def min_field(self) -> MinField:
@@ -232,6 +236,7 @@ class GangMember(msgspec.Struct, frozen=True):
 
     `timeout_seconds` and `min_resources` are those of its PodGroup, if it has one. `min_field` is the label or the
     field of the PodGroup that contains the minimum. `topology` is None if the members may run in different domains.
+    `disruption_mode` is "Single" if running members may be preempted one by one, and "All" if only together.
     """
 
     name: str
@@ -240,6 +245,7 @@ class GangMember(msgspec.Struct, frozen=True):
     min_resources: tuple[tuple[str, int], ...] = ()
     min_field: MinField = GANG_MIN_AVAILABLE
     topology: GangTopology | None = None
+    disruption_mode: DisruptionMode = "All"
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -11,7 +11,7 @@ Invariants: a refused pod leaves the state unchanged; the same state, policy and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
@@ -23,6 +23,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, IsaGrant
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Floats
+from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
 
@@ -71,7 +72,7 @@ class Scheduler:
                 self._post_filter(outcome, request)
             if outcome.eviction is not None and self.evicts:
                 self._evict(outcome, request, outcome.eviction)
-            if outcome.eviction is None:
+            if outcome.node is None:
                 self._notify_unschedulable(request)
         return outcome
 
@@ -85,18 +86,29 @@ class Scheduler:
                 plugin.prepare(self.state.compile(pod), self)
 
     @contextmanager
-    def trial(self, pods: Sequence[PodSpec], least: int) -> Iterator[Trial]:
+    def trial(
+        self, pods: Sequence[PodSpec], least: int, select: Callable[[Request], Eviction | None] | None = None
+    ) -> Iterator[Trial]:
         """Place pods in order, without Permit and PostFilter, and undo all placements at the end of the `with` block.
 
-        The trial stops as soon as fewer than `least` of the pods can be placed.
+        The trial stops as soon as fewer than `least` of the pods can be placed. `select` may name victims for a pod
+        that fits no node; they are removed during the trial, which then also stops after `least` placements.
         """
         placed: list[tuple[Request, int]] = []
+        evicted: list[PlacedPod] = []
         attempts, failed = 0, None
         try:
             for attempts, pod in enumerate(pods, start=1):
+                if select is not None and len(placed) >= least:
+                    break
                 request = self.state.compile(pod)
                 _, total = self.evaluator.evaluate(request)
                 row, reserved = self._reserve_best(request, total)
+                eviction = select(request) if row < 0 and select is not None else None
+                if eviction is not None:
+                    evicted += [one for key in eviction.victims if (one := self.state.forget(key)) is not None]
+                    _, total = self.evaluator.evaluate(request)
+                    row, reserved = self._reserve_best(request, total)
                 if row >= 0:
                     self.state.assume(request, row, reserved)
                     placed.append((request, row))
@@ -109,6 +121,8 @@ class Scheduler:
             for request, row in reversed(placed):
                 self._unreserve(request, row)
                 self.state.forget(request.pod.key)
+            for victim in evicted:
+                self.state.restore(victim)
 
     def _place(self, outcome: Outcome, request: Request) -> bool:
         """Select a node and assume the pod there, unless a permit plugin refuses; return whether a node was found."""
@@ -166,14 +180,18 @@ class Scheduler:
                 return
 
     def _evict(self, outcome: Outcome, request: Request, eviction: Eviction) -> None:
-        """Remove the victims and place the pod; restore the victims if the pod still cannot start immediately."""
-        placed_pods = self.state.placed_pods
+        """Remove the victims and place the pod; restore the victims if the pod still cannot start immediately.
+
+        Members of a gang that starts after the eviction of other pods wait in Permit for each other.
+        """
+        placed_pods, group = self.state.placed_pods, self.state.gangs.group_of(outcome.pod)
+        may_wait = group is not None and group.preempts
         if all(key in placed_pods and key not in self.waiting_pods.pods for key in eviction.victims):
             outcome.evicted = tuple(placed_pods[key] for key in eviction.victims)
             for key in eviction.victims:
                 self.state.forget(key)
             outcome.refusal = None
-            if self._place(outcome, request) and outcome.node is not None and not outcome.is_waiting:
+            if self._place(outcome, request) and outcome.node is not None and (may_wait or not outcome.is_waiting):
                 return
             self._undo_placement(outcome)
         outcome.eviction = None

@@ -29,6 +29,15 @@ def gang_key(pod: PodSpec) -> str | None:
     return None if pod.gang is None else f"{pod.namespace}/{pod.gang.name}"
 
 
+def preempted_whole(pod: PodSpec, gangs: Gangs) -> bool:
+    """Return whether a placed pod may only be preempted together with its gang.
+
+    A gang of the registered queue starts as a whole, so a member that was placed from the queue has not started yet.
+    """
+    gang = pod.gang
+    return gang is not None and (gang.disruption_mode == "All" or gangs.group_of(pod) is not None)
+
+
 def together(pods: Sequence[PodSpec]) -> Sequence[PodSpec]:
     """Return `pods` with the members of each gang directly behind its first member; other pods keep their order."""
     gangs: dict[str, list[PodSpec]] = {}
@@ -60,10 +69,10 @@ class GangMembers:
 
     `untried` holds the members without an attempt. `refusal` is why the gang was rejected. `breaker` is the first
     member without a feasible node, with its diagnosis; `never` holds the members that fit no node even when it is
-    empty.
+    empty. `preempts` is whether the gang can start after the eviction of other pods; None if this was not searched yet.
     """
 
-    __slots__ = ("_known", "breaker", "checked", "members", "never", "refusal", "unfit", "untried")
+    __slots__ = ("_known", "breaker", "checked", "members", "never", "preempts", "refusal", "unfit", "untried")
 
     def __init__(self) -> None:
         self.members: dict[str, PodSpec] = {}
@@ -73,7 +82,12 @@ class GangMembers:
         self.refusal: Refusal | None = None
         self.breaker: tuple[str, Diagnosis] | None = None
         self.never: set[str] = set()
+        self.preempts: bool | None = None
         self._known: dict[Shape, Verdict] = {}
+
+    def check_again(self) -> None:
+        """Discard the result of the check of the gang as a whole, because the state has changed."""
+        self.checked, self.refusal = False, None
 
     def has_failed(self, shape: Shape) -> bool:
         """Return whether the scheduler has attempted to place a member of this shape and found no feasible node."""

@@ -6,7 +6,7 @@ of the Scheduling Framework.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from hetsched.engine.cluster.state import ClusterState
 from .policy import Policy
 from .request import Request
 from .scoring import Evaluator
+from .status import Eviction
 
 
 class Trial(NamedTuple):
@@ -39,5 +40,10 @@ class Handle(Protocol):
     def prepare(self, pod: PodSpec) -> None:
         """Let plugins decide for all members of a gang before the nodes of its first member are evaluated."""
 
-    def trial(self, pods: Sequence[PodSpec], least: int) -> AbstractContextManager[Trial]:
-        """Place pods, without Permit and PostFilter, until fewer than `least` can be placed; undo this at the end."""
+    def trial(
+        self, pods: Sequence[PodSpec], least: int, select: Callable[[Request], Eviction | None] | None = None
+    ) -> AbstractContextManager[Trial]:
+        """Place pods, without Permit and PostFilter, until fewer than `least` can be placed; undo this at the end.
+
+        `select` may name victims for a pod that fits no node.
+        """

@@ -8,11 +8,13 @@ access: it costs two full evaluations.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster.columns import Bools, Columns, Rows, Window
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
@@ -82,6 +84,20 @@ class Attempt:
             plugin.serves("pre-filter") and plugin.instance.pre_filter(request, state) is SKIP
             for plugin in self._evaluation.cluster_filters
         )
+
+    def fits_after_evictions(
+        self, pods: Sequence[PodSpec], least: int, select: Callable[[Request, Attempt], Eviction | None]
+    ) -> bool:
+        """Return whether at least `least` of these pods can be placed in order; the state is unchanged afterwards.
+
+        `select` may name victims for a pod that fits no node.
+        """
+
+        def victims(request: Request) -> Eviction | None:
+            return select(request, Attempt(self._scheduler, request))
+
+        with self._scheduler.trial(pods, least, victims) as trial:
+            return trial.placed >= least
 
     def grants(self, row: int) -> bool:
         """Return whether devices, CPUs and zones for the pod can be reserved now on a feasible row."""

@@ -65,6 +65,7 @@ class ProtectedPods(msgspec.Struct, frozen=True):
 class Eviction(msgspec.Struct, frozen=True):
     """Victims (pod keys) to evict so that the refused pod fits on `node`.
 
+    Without victims, the pod fits a node as soon as its gang may preempt for its other members; `node` is then "".
     `budgets` names, for each victim, the disruption budget that its eviction violates, "" if none.
     """
 

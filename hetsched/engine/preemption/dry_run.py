@@ -15,7 +15,7 @@ lower than the best result, or `most_nodes` were examined. If a result depends o
 the node changes.
 
 A gang is preempted as a whole: a member is only evicted together with all placed members on all nodes, and every member
-counts as a victim.
+counts as a victim. Running members of a gang with the disruption mode Single are separate victims.
 
 Source: kube-scheduler's DefaultPreemption and `pickOneNodeForPreemption`; scheduler-plugins for gangs and quotas.
 Invariants: the cluster state is unchanged afterwards; every filter of the policy accepts the pod, and its exact GPUs
@@ -35,7 +35,7 @@ from hetsched.engine.cluster.columns import Ints, Rows
 from hetsched.engine.cluster.disruption import evictions_left, matcher
 from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.gangs import gang_key
+from hetsched.engine.framework.gangs import Gangs, gang_key, preempted_whole
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Eviction
@@ -129,7 +129,8 @@ class VictimSearch:
         broken = self._violated_budgets(units) if self.state.budgets else {}
         found = self._reprieve(units, _by_importance(units, broken), row, broken)
         if found is not None and found.cost > least and len(found.victims) > 1:
-            other = self._reprieve(units, _by_size(units, broken, self._sizes(row)), row, broken)
+            order = _by_size(units, broken, self._sizes(row), self.state.gangs)
+            other = self._reprieve(units, order, row, broken)
             if other is not None:
                 found = min(found, other, key=lambda choice: (self._violations(choice), choice.cost))
         return found
@@ -144,7 +145,7 @@ class VictimSearch:
         `leaving` is sorted by importance, the least important first.
         """
         holds = self.rule.while_
-        if holds is None and not any(placed.pod.gang for placed in leaving):
+        if holds is None and not any(preempted_whole(placed.pod, self.state.gangs) for placed in leaving):
             return [(placed,) for placed in reversed(leaving)]
         units: list[Unit] = []
         for placed in leaving:
@@ -157,12 +158,13 @@ class VictimSearch:
 
     def _unit(self, placed: PlacedPod) -> Unit:
         """Return the pods evicted together with a pod; empty if one is protected or the pod is already removed."""
-        state, key = self.state, gang_key(placed.pod)
+        state = self.state
         if placed.pod.key not in state.placed_pods:
             return ()
-        if key is None:
+        if not preempted_whole(placed.pod, state.gangs):
             return (placed,)
-        members = sorted((state.placed_pods[name] for name in state.gangs.placed[key]), key=importance)
+        names = state.gangs.placed[gang_key(placed.pod) or ""]
+        members = sorted((state.placed_pods[name] for name in names), key=importance)
         return tuple(members) if all(map(self.rule.is_evictable, members)) else ()
 
     def _reprieve(
@@ -275,10 +277,10 @@ def _by_importance(units: Sequence[Unit], broken: dict[str, str]) -> list[Unit]:
     return sorted(units, key=lambda unit: not _breaks(unit, broken))
 
 
-def _by_size(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float]) -> list[Unit]:
+def _by_size(units: Sequence[Unit], broken: dict[str, str], size: Callable[[Unit], float], gangs: Gangs) -> list[Unit]:
     def key(unit: Unit) -> tuple[bool, int, bool, float]:
         highest = max(placed.pod.priority for placed in unit)
-        return (not _breaks(unit, broken), -highest, unit[0].pod.gang is None, size(unit))
+        return (not _breaks(unit, broken), -highest, not preempted_whole(unit[0].pod, gangs), size(unit))
 
     return sorted(units, key=key)
 

@@ -174,13 +174,22 @@ class ClusterTransaction:
             self._loads[reservation.node_id].add(reservation.requests, reservation.gpu_milli, -1)
             self._held[reservation.node_id][reservation.pod.key] = None
 
-    def end_nominations(self, pod_ids: Sequence[int], reason: str) -> int:
-        """End the nominations of these pods and drop their unsent evictions; return how many nominations ended."""
+    def end_nominations(self, pod_ids: Sequence[int], reason: str, *, with_gangs: bool = True) -> int:
+        """End the nominations of these pods and drop their unsent evictions; return how many nominations ended.
+
+        With `with_gangs`, the nominations of the other members of their gangs end too, because a gang for which one
+        member is missing might not start after the evictions.
+        """
         ended = 0
         for pods in batched(pod_ids):
-            some = list(Nomination.objects.filter(pod_id__in=pods, active=True).values_list("id", flat=True))
-            if not some:
+            active = Nomination.objects.filter(cluster=self.cluster, active=True)
+            rows = list(active.filter(pod_id__in=pods).values_list("id", "pod__namespace", "pod__gang"))
+            if not rows:
                 continue
+            some = {pk for pk, *_ in rows}
+            for namespace, gang in {(namespace, gang) for _, namespace, gang in rows if gang and with_gangs}:
+                of_gang = active.filter(pod__namespace=namespace, pod__gang=gang)
+                some.update(of_gang.values_list("id", flat=True))
             wanted = Eviction.objects.filter(nomination_id__in=some, state=Eviction.WANTED)
             wanted.update(state=Eviction.DROPPED)
             ended += Nomination.objects.filter(pk__in=some).update(

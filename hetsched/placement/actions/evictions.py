@@ -8,8 +8,9 @@ goes back to the queue immediately, because the API server does not know of its 
 unless enough members remain. If the API server rejects an eviction, the victim is spared for `SPARED` and the
 nomination ends: the nominated pod is scheduled again. A nomination also ends if its victims were not deleted within
 `PATIENCE`; the victims keep their reservations until the watch reports their deletion.
-Several victims of one nomination, and the pods of one step of a rebalance plan (a gang), belong together: none of them
-is evicted until a dry run has allowed all of their evictions.
+Several victims of one nomination or of the nominations of one gang, and the pods of one step of a rebalance plan,
+belong together: none of them is evicted until a dry run has allowed all of their evictions. If one eviction is
+rejected, all these nominations end.
 """
 
 from __future__ import annotations
@@ -78,12 +79,15 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
 def claim_evictions(cluster_id: int, most_groups: int) -> list[list[ClaimedEviction]]:
     """Claim the first due evictions and return them in groups, at most `most_groups`.
 
-    A group contains the evictions of one nomination or plan step; an eviction without either is its own group.
+    A group contains the evictions of one nomination, of the nominations of one gang, or of one plan step; an eviction
+    without either is its own group.
     """
     groups: dict[Hashable, list[int]] = {}
     with write_transaction():
-        due = due_evictions(cluster_id).select_related("move").order_by("id")
-        due = due.only("nomination_id", "move__rebalance_id", "move__step")
+        due = due_evictions(cluster_id).select_related("move", "nomination__pod").order_by("id")
+        due = due.only(
+            "nomination_id", "move__rebalance_id", "move__step", "nomination__pod__namespace", "nomination__pod__gang"
+        )
         for eviction in due.select_for_update(skip_locked=True, of=("self",)):
             key = _group_key(eviction)
             if key in groups or len(groups) < most_groups:
@@ -99,9 +103,11 @@ def claim_evictions(cluster_id: int, most_groups: int) -> list[list[ClaimedEvict
 
 
 def _group_key(eviction: Eviction) -> Hashable:
-    """Return the key of the eviction's nomination or plan step; for an eviction without either, its own key."""
-    if eviction.nomination_id is not None:
-        return "nomination", eviction.nomination_id
+    """Return the key of the eviction's nomination, gang or plan step; for an eviction without either, its own key."""
+    nomination = eviction.nomination
+    if nomination is not None:
+        pod = nomination.pod
+        return ("gang", pod.namespace, pod.gang) if pod.gang else ("nomination", nomination.pk)
     move = eviction.move
     return ("eviction", eviction.pk) if move is None else ("step", move.rebalance_id, move.step)
 

@@ -63,9 +63,9 @@ def nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
     """
     # pods without an earlier decision have no nomination
     before = [result for result in results if result.waiting.decision_id is not None]
-    over = [result.waiting.pod_id for result in before if result.nominated is None or result.evicted]
+    over = [result.waiting.pod_id for result in before if result.nominated is None or result.nominated.is_new]
     if over:
-        change.end_nominations(over, Message("a new decision was made"))
+        change.end_nominations(over, Message("a new decision was made"), with_gangs=False)
     overridden = {key: result for result in results for key in result.overridden}
     if overridden:
         rows = Nomination.objects.filter(cluster=change.cluster, active=True).select_related("pod").defer("pod__spec")
@@ -74,7 +74,7 @@ def nominate(change: ClusterTransaction, results: Sequence[Result]) -> None:
                 [pod.pk], Message("{pod} needs the resources", pod=overridden[pod.key].waiting.spec.key)
             )
             Pod.objects.filter(pk=pod.pk).update(queued=True, not_before=None, flushed=False)
-    fresh = [result for result in results if result.nominated is not None and result.evicted]
+    fresh = [result for result in results if result.nominated is not None and result.nominated.is_new]
     if fresh:
         _insert_nominations(change, fresh)
         change.discard_decisions()

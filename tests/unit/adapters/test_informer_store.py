@@ -186,7 +186,7 @@ def test_pod_is_parsed_again_when_its_group_arrives() -> None:
     seen(store, NATIVE_GROUPS, "team/ring", spec={"schedulingPolicy": {"gang": {"minCount": 4}}})
     (pod,) = taken(store).pods
     assert pod.spec is not None
-    assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
+    assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT, disruption_mode="Single")
 
 
 def test_pod_with_its_group_has_the_minimum_members() -> None:
@@ -195,7 +195,7 @@ def test_pod_with_its_group_has_the_minimum_members() -> None:
     a_pod(store, schedulingGroup={"podGroupName": "ring"})
     (pod,) = taken(store).pods
     assert pod.spec is not None
-    assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
+    assert pod.spec.gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT, disruption_mode="Single")
 
 
 def test_malformed_claim_does_not_affect_others() -> None:

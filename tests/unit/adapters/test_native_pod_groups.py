@@ -21,7 +21,7 @@ spec:
 
 def test_pod_group_gives_the_minimum_members() -> None:
     found = content(f"{GROUP}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
-    assert found.pending[0].gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT)
+    assert found.pending[0].gang == GangMember("ring", 4, min_field=GROUP_MIN_COUNT, disruption_mode="Single")
     assert found.pending[0].problems == ()
 
 
@@ -32,7 +32,7 @@ def test_missing_group_gives_no_minimum() -> None:
 def test_members_of_a_basic_group_start_alone() -> None:
     group = GROUP.replace("gang: {minCount: 4}", "basic: {}")
     found = content(f"{group}---\n{pod_text('schedulingGroup: {podGroupName: ring}')}")
-    assert found.pending[0].gang == GangMember("ring", 1, min_field=GROUP_MIN_COUNT)
+    assert found.pending[0].gang == GangMember("ring", 1, min_field=GROUP_MIN_COUNT, disruption_mode="Single")
 
 
 def test_pod_group_of_a_workload_is_named_by_both() -> None:
@@ -43,7 +43,8 @@ metadata: {name: train}
 spec: {podGroups: [{name: workers, policy: {gang: {minCount: 3}}}]}
 """
     found = content(f"{workload}---\n{pod_text('workloadRef: {name: train, podGroup: workers}')}")
-    assert found.pending[0].gang == GangMember("train.workers", 3, min_field=GROUP_MIN_COUNT)
+    expected = GangMember("train.workers", 3, min_field=GROUP_MIN_COUNT, disruption_mode="Single")
+    assert found.pending[0].gang == expected
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
@@ -72,6 +73,37 @@ def test_topology_constraint_of_a_group_is_required(version: str) -> None:
     assert found.gang.topology == GangTopology((), ("example.com/rack",))
 
 
+@pytest.mark.parametrize(
+    ("version", "written", "expected"),
+    [
+        ("v1alpha2", "Pod", "Single"),
+        ("v1alpha2", "PodGroup", "All"),
+        ("v1alpha3", "{single: {}}", "Single"),
+        ("v1alpha3", "{all: {}}", "All"),
+        ("v1beta1", "{all: {}}", "All"),
+        ("v1beta1", "{}", "Single"),
+    ],
+)
+def test_disruption_mode_of_a_group_applies_to_its_members(version: str, written: str, expected: str) -> None:
+    group = f"{GROUP.replace('v1alpha2', version)}  disruptionMode: {written}\n"
+    by_field = pod_text("schedulingGroup: {podGroupName: ring}", name="by-field")
+    by_label = pod_text(labels={"scheduling.x-k8s.io/pod-group": "ring"}, name="by-label")
+    pods = content(f"{group}---\n{by_field}---\n{by_label}").pending
+    assert [(pod.gang and pod.gang.disruption_mode, pod.problems) for pod in pods] == [(expected, ())] * 2
+
+
+def test_gang_of_labels_is_preempted_as_a_whole() -> None:
+    gang = content(pod_text(labels={"pod-group.scheduling.sigs.k8s.io/name": "ring"})).pending[0].gang
+    assert gang is not None
+    assert gang.disruption_mode == "All"
+
+
+def test_unknown_disruption_mode_is_rejected() -> None:
+    with pytest.raises(InputError) as error:
+        content(f"{GROUP}  disruptionMode: Sometimes\n")
+    assert (error.value.code, error.value.place.split()[-1]) == ("FieldInvalid", "spec.disruptionMode")
+
+
 def test_invalid_topology_key_of_a_group_is_rejected() -> None:
     with pytest.raises(InputError) as error:
         content(f"{GROUP}  schedulingConstraints: {{topology: [{{key: 'no key'}}]}}\n")
@@ -90,6 +122,7 @@ def test_long_group_names_are_distinct() -> None:
 
 def test_export_round_trip() -> None:
     limited = GROUP.replace("ring", "limited") + "  schedulingConstraints: {topology: [{key: rack}]}\n"
+    limited += "  disruptionMode: PodGroup\n"
     odd = GROUP.replace("ring", "odd") + "  schedulingConstraints: {colour: blue}\n"
     pods = [pod_text(f"schedulingGroup: {{podGroupName: {name}}}", name=name) for name in ("ring", "limited", "odd")]
     found = content("---\n".join([GROUP, limited, odd, *pods]))

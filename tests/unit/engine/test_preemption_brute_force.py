@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from hetsched.contracts.objects.cluster import DisruptionBudget
-from hetsched.contracts.objects.workload import PodSpec
+from hetsched.contracts.objects.workload import GangMember, PodSpec
 from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
+from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.preemption.victims import PreemptiblePods
 from tests.builders import a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
@@ -60,6 +61,8 @@ def a_running_pod(generator: random.Random, number: int, node: str) -> PodSpec:
         pod.away_from("topology.kubernetes.io/zone", app="new")
     if generator.random() < 0.1:
         pod.gang("team", 2)
+    elif generator.random() < 0.1:
+        pod.having(gang=GangMember("single", 2, disruption_mode="Single"))
     return pod.build()
 
 
@@ -87,7 +90,8 @@ def fits_without(state: ClusterState, pod: PodSpec, row: int, removed: set[str])
 def evicted_with(state: ClusterState, placed: PlacedPod, pod: PodSpec) -> set[str]:
     """Return the pods evicted with a pod: itself or its whole gang; none if one of them is protected."""
     gang = placed.pod.gang
-    members = [placed] if gang is None else [b for b in state.placed_pods.values() if b.pod.gang == gang]
+    is_single = gang is None or gang.disruption_mode == "Single"
+    members = [placed] if is_single else [b for b in state.placed_pods.values() if b.pod.gang == gang]
     allowed = all(b.pod.priority < pod.priority and b.pod.preemptible for b in members)
     return {b.pod.key for b in members} if allowed else set()
 
@@ -239,3 +243,50 @@ def test_cached_result_equals_a_fresh_search(seed: int) -> None:
         if generator.random() < 0.1:
             report = generator.choice(state.reports)
             state.apply_report(report)
+
+
+GANGS = policy_of("gang-sort", *FILTERS, "least-allocated", "gang", "preemption")
+
+
+def schedule_gang(seed: int) -> tuple[ClusterState, list[Outcome], int]:
+    """Schedule a random gang of priority 3 on a random cluster; return the state, the outcomes and the minimum."""
+    generator = random.Random(seed)
+    state, least = a_cluster(generator), generator.randint(1, 4)
+    shapes = [a_new_pod(generator) for _ in range(2)]
+    pods = [
+        msgspec.structs.replace(
+            generator.choice(shapes), name=f"g-{number}", priority=3, preempts=True, gang=GangMember("new", least)
+        )
+        for number in range(generator.randint(least, 5))
+    ]
+    scheduler = Scheduler(state, GANGS, evicts=True)
+    outcomes = [scheduler.schedule(pod) for pod in GANGS.queue(pods, state)]
+    scheduler.settle()
+    return state, outcomes, least
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_gang_starts_after_evictions_or_changes_nothing(seed: int) -> None:
+    before = a_cluster(random.Random(seed))
+    state, outcomes, least = schedule_gang(seed)
+    started = [outcome for outcome in outcomes if outcome.node is not None]
+    evicted = {placed.pod.key: placed.pod for outcome in outcomes for placed in outcome.evicted}
+    assert not any(outcome.is_waiting for outcome in outcomes)
+    assert len(started) >= least or not started
+    others = {key for key in state.placed_pods if not key.startswith("default/g-")}
+    assert others == before.placed_pods.keys() - evicted.keys()
+    assert all(pod.priority < 3 and pod.preemptible for pod in evicted.values())
+    assert not ({"default/team"} & state.gangs.placed.keys() and any(evicted_whole(pod) for pod in evicted.values()))
+    if not started:
+        assert (state.digest(), state.columns.load.tobytes()) == (before.digest(), before.columns.load.tobytes())
+
+
+def evicted_whole(pod: PodSpec) -> bool:
+    return pod.gang is not None and pod.gang.disruption_mode == "All"
+
+
+def test_random_gangs_do_need_evictions() -> None:
+    """The test above is meaningful only if the cases are mixed."""
+    results = [schedule_gang(seed)[1] for seed in range(120)]
+    assert sum(any(outcome.evicted for outcome in outcomes) for outcomes in results) >= 20
+    assert sum(all(outcome.node is None for outcome in outcomes) for outcomes in results) >= 20

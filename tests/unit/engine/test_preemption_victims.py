@@ -7,6 +7,7 @@ import pytest
 from hetsched.contracts.objects.allocation import ZoneGrant
 from hetsched.contracts.objects.cluster import DisruptionBudget
 from hetsched.contracts.objects.policy import PluginUse
+from hetsched.contracts.objects.workload import GangMember
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.explain.diagnosis import diagnose
@@ -130,7 +131,7 @@ WEB = DisruptionBudget("default", "web", matching(app="web"), 1)
         (urgent(), 0, WEB, True),
         (urgent(priority=0), 0, WEB, False),
         (urgent().having(preempts=False), 0, WEB, False),
-        (urgent().gang("team", 1), 0, WEB, False),
+        (urgent().gang("team", 1), 0, WEB, True),
         (urgent(), 10, WEB, False),
         (urgent(), 0, DisruptionBudget("default", "web", matching(app="db"), 1), False),
         (urgent(), 0, DisruptionBudget("other", "web", matching(app="web"), 1), False),
@@ -156,6 +157,33 @@ def test_gang_is_evicted_whole_and_after_single_pods_of_its_priority() -> None:
     gang = [resident("m-0", "a").gang("team", 2), resident("m-1", "b").gang("team", 2)]
     assert victims(asked(nodes, [*gang, resident("plain", "a")], urgent())) == {"plain"}
     assert victims(asked(nodes, [*gang, resident("plain", "a", priority=5)], urgent())) == {"m-0", "m-1"}
+
+
+def single(name: str, node: str, priority: int = 0) -> PodBuilder:
+    """Return a running member of 2 CPUs of a gang of two whose members may be preempted one by one."""
+    return resident(name, node, priority).having(gang=GangMember("team", 2, disruption_mode="Single"))
+
+
+def test_single_disruption_evicts_one_member() -> None:
+    # Each node has 2 CPUs, used by one member: one victim is sufficient for the pod of 2 CPUs.
+    nodes = [a_node("a").cpu("2"), a_node("b").cpu("2")]
+    assert victims(asked(nodes, [single("m-0", "a"), single("m-1", "b")], urgent())) == {"m-0"}
+
+
+def test_single_disruption_ignores_members_of_higher_priority() -> None:
+    nodes = [a_node("a").cpu("2"), a_node("b").cpu("2")]
+    assert victims(asked(nodes, [single("m-0", "a", priority=10), single("m-1", "b")], urgent())) == {"m-1"}
+
+
+def test_gang_placed_from_the_same_queue_is_evicted_whole() -> None:
+    # The gang has not started: with one member evicted, the other would wait below the minimum of two.
+    gang = [single(f"m-{number}", "").having(node_name="").build() for number in range(2)]
+    state = ClusterState([a_node("a").cpu("4").build()])
+    scheduler = Scheduler(state, POLICY, evicts=True)
+    state.gangs.register_queue([*gang, urgent().build()])
+    assert [scheduler.schedule(pod).node for pod in gang] == ["a", "a"]
+    outcome = scheduler.schedule(urgent().build())
+    assert (outcome.node, victims(outcome)) == ("a", {"m-0", "m-1"})
 
 
 def test_gang_with_a_higher_priority_member_is_not_evicted() -> None:

@@ -120,6 +120,8 @@ def _native_group(group: PodGroup) -> Plain:
     spec: Plain = {"schedulingPolicy": {"gang": {"minCount": group.min_member}}}
     if group.required_topology:
         spec["schedulingConstraints"] = {"topology": [{"key": group.required_topology}]}
+    if group.disruption_mode == "All":
+        spec["disruptionMode"] = {"all": {}}
     if group.unsupported:
         # The content records only that the field is set, not its value, so a placeholder is exported.
         spec[group.unsupported.removeprefix("spec.")] = {"export": True}

@@ -5,7 +5,8 @@ Rule, for a pod of a gang of which `min` members must run together:
                 if fewer than `min` members exist (reserved or pending); if no domain of a required topology level
                 is sufficient; if the gang cannot fit as a whole. It cannot fit if all nodes together have too
                 little free capacity for the missing members, or less than the minResources of the PodGroup.
-                minResources above the total capacity never fit
+                minResources above the total capacity never fit. A PostFilter plugin that finds victims for the
+                whole gang withdraws the rejection for too little free capacity
     Filter      rejects nodes outside the topology domain that was selected for the gang. The selection for all members
                 is made before the first member is scheduled (`engine.gangs.domain_choice`). Members that are placed
                 already determine the domain of a required level
@@ -319,7 +320,8 @@ def _unresolvable(key: str, gang: GangMember, group: GangMembers, state: Cluster
     if most < lacking:
         message = Message(_NEVER_ROOM_FOR_MORE if placed else _NEVER_ROOM, key=key, n=lacking, m=most)
         return _refusal("GangTooBig", message, Verdict.NEVER_FITS)
-    return _refusal("GangTooBig", Message(_ROOM_FOR_MORE if placed else _ROOM, key=key, n=lacking, m=room))
+    refusal = _refusal("GangTooBig", Message(_ROOM_FOR_MORE if placed else _ROOM, key=key, n=lacking, m=room))
+    return msgspec.structs.replace(refusal, resolvable=True)
 
 
 def _levels(gang: GangMember) -> str:

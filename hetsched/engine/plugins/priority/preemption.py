@@ -7,9 +7,14 @@ by the order and the minimal sets of `engine.preemption`. Possible victims:
                                                        their borrowed capacity is reclaimed, whatever their priority
     pods of lower priority in the same namespace       if the namespace has a quota, and used + request > its min
 Quotas are considered only if the policy has the plugin `quota`. Pods with `preemptionPolicy: Never` do not preempt.
-Gang members do not either, because the gang might not start even after a preemption. Static pods are not victims. The
-caller can exclude further pods: those with a recently rejected eviction and, on a live cluster unless `foreign` is set,
-pods of other schedulers, which could place them on the same node again. The caller evicts the victims.
+A member of a gang preempts only if the gang then has its minimum of members. Before the first eviction for a gang, its
+pending members are placed on trial in queue order, each with its own cheapest victims, until the minimum is reached;
+otherwise no pod is evicted. At most 4,096 / n nodes are searched for each of n members. A gang does not preempt for its
+minimum if it requires a topology level, if its minResources are not free, or if one of its pending members has
+`preemptionPolicy: Never`.
+Static pods are not victims. The caller can exclude further pods: those with a recently rejected eviction and, on a live
+cluster unless `foreign` is set, pods of other schedulers, which could place them on the same node again. The caller
+evicts the victims.
 Source: kube-scheduler's DefaultPreemption; scheduler-plugins, KEP-9 "Capacity scheduling".
 """
 
@@ -22,18 +27,21 @@ import msgspec
 import numpy as np
 
 from hetsched.contracts.message import Message
-from hetsched.contracts.objects.workload import PodSpec, is_ours
+from hetsched.contracts.objects.workload import PodSpec, Shape, is_ours
 from hetsched.contracts.params import Params
 from hetsched.contracts.waits import Event
 from hetsched.engine.cluster.disruption import matcher
 from hetsched.engine.cluster.placed_pod import PlacedPod
 from hetsched.engine.cluster.state import ClusterState
+from hetsched.engine.framework.gangs import GangMembers, gang_key
 from hetsched.engine.framework.post_filter import Attempt
 from hetsched.engine.framework.registry import plugin
 from hetsched.engine.framework.request import Request
 from hetsched.engine.framework.status import Eviction, ProtectedPods
 from hetsched.engine.preemption.dry_run import Rule, VictimSearch
 from hetsched.engine.preemption.victims import PreemptiblePods
+
+_MOST_GANG_NODES = 4096  # nodes searched in detail for all members of a gang together
 
 
 class PreemptionParams(Params, frozen=True):
@@ -60,8 +68,14 @@ class PreemptionParams(Params, frozen=True):
     ] = False
 
 
-def _may_preempt(pod: PodSpec) -> bool:
-    return pod.preempts and pod.gang is None
+def _missing_members(pod: PodSpec, state: ClusterState) -> int:
+    """Return how many members the pod's gang needs, with the pod, to reach its minimum; 1 without a gang."""
+    key = gang_key(pod)
+    return 1 if pod.gang is None or key is None else pod.gang.min_available - state.gangs.placed_members(key)
+
+
+def _no_victims(request: Request, attempt: Attempt) -> None:
+    return None
 
 
 @plugin(
@@ -76,15 +90,58 @@ class Preemption:
     evicts_lower_priority = True
 
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
-        if not _may_preempt(request.pod):
+        if not request.pod.preempts or not self._gang_can_start(request.pod, diagnosis, state):
             return None
+        group = state.gangs.group_of(request.pod)
+        if group is not None and group.preempts and diagnosis.fits_after_evictions([request.pod], 1, _no_victims):
+            return Eviction("", ())  # only the capacity for the whole gang was insufficient
+        return self._victims(request, diagnosis, state, self.params.most_nodes)
+
+    def _victims(self, request: Request, attempt: Attempt, state: ClusterState, most_nodes: int) -> Eviction | None:
         rule = self._rule(request, state, state.spared)
-        search = VictimSearch(diagnosis, request, state, rule, counts_amounts=diagnosis.policy.counts_resources)
-        return search.best(self.params.most_nodes)
+        search = VictimSearch(attempt, request, state, rule, counts_amounts=attempt.policy.counts_resources)
+        return search.best(most_nodes)
+
+    def _gang_can_start(self, pod: PodSpec, attempt: Attempt, state: ClusterState) -> bool:
+        """Return whether the pod's gang, if any, has its minimum of members after evictions for its pending members.
+
+        The result is searched once for each registered queue. If it is true, the gang is no longer rejected for lack of
+        capacity.
+        """
+        group, missing = state.gangs.group_of(pod), _missing_members(pod, state)
+        if group is None or (missing <= 1 and group.refusal is None):
+            return missing <= 1
+        if group.preempts is None:
+            group.preempts = self._gang_fits(pod, group, missing, attempt, state)
+        return group.preempts
+
+    def _gang_fits(self, pod: PodSpec, group: GangMembers, missing: int, attempt: Attempt, state: ClusterState) -> bool:
+        members = [pod, *(member for key, member in group.members.items() if key in group.untried)]
+        refusal, topology = group.refusal, None if pod.gang is None else pod.gang.topology
+        if (refusal is not None and not refusal.resolvable) or (topology is not None and topology.required):
+            return False
+        if len(members) < missing or not all(member.preempts for member in members):
+            return False
+        most_nodes = min(self.params.most_nodes, max(_MOST_GANG_NODES // len(members), 1))
+        failed: set[Shape] = set()
+
+        def select(request: Request, attempt: Attempt) -> Eviction | None:
+            found = None
+            if request.shape not in failed:
+                found = self._victims(request, attempt, state, most_nodes)
+            if found is None:
+                failed.add(request.shape)
+            return found
+
+        group.refusal = None
+        fits = attempt.fits_after_evictions(members, max(missing, 1), select)
+        if not fits:
+            group.refusal = refusal
+        return fits
 
     def waits_to_evict(self, request: Request, state: ClusterState) -> Message | None:
         """Return a wait condition if a disruption budget selects a possible victim (rejected evictions included)."""
-        if not state.budgets or not _may_preempt(request.pod):
+        if not state.budgets or not request.pod.preempts:
             return None
         rule = self._rule(request, state, ProtectedPods(foreign=state.spared.foreign))
         leaving = PreemptiblePods.of(state, rule.key, rule.is_evictable).on_row
