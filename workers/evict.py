@@ -2,11 +2,11 @@
 
 Rows define the requests. An attempt is claimed first, then made outside any transaction, and its result is recorded.
 The victims of one nomination, or of one step of a rebalance plan, are a group: a dry run must succeed for each of them
-before the first eviction, and the disruption budgets must allow all evictions of the group and of earlier groups. The
-first rejection ends the nomination or the plan. `GROUPS_AT_ONCE` groups are processed together: requests of different
-groups are sent in parallel, requests of one group one after the other. A victim that is still being bound is evicted
-once it is bound. An accepted request does not prove that the pod was deleted; the informer reports deleted pods. No
-request is sent while the cluster is out of sync.
+before the first eviction, and the disruption budgets must allow all evictions of the group and of earlier groups that
+passed. The first rejection ends the nomination or the plan. `GROUPS_AT_ONCE` groups are processed together: requests of
+different groups are sent in parallel, requests of one group one after the other. A victim that is still being bound is
+evicted once it is bound. An accepted request does not prove that the pod was deleted; the informer reports deleted
+pods. No request is sent while the cluster is out of sync.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 import structlog
@@ -94,19 +94,28 @@ def run(cluster_id: int) -> int:
 def _allowed_groups(threads: Executor, api: Api, cluster: Cluster, groups: Sequence[Group]) -> list[Group]:
     """Return the groups whose evictions the API server and the budgets allow together; record the other responses."""
     dry_run = partial(evict, api, only_ask=True)
-    accepted = _passing(cluster, groups, lambda victims: list(threads.map(dry_run, victims)))
-    return _passing(cluster, accepted, partial(charge_budgets, api))
+
+    def ask(victims: Sequence[Sequence[EvictionTarget]]) -> list[list[EvictionResponse]]:
+        responses = threads.map(dry_run, chain.from_iterable(victims))
+        return [list(islice(responses, len(group))) for group in victims]
+
+    return _passing(cluster, _passing(cluster, groups, ask), partial(charge_budgets, api))
 
 
 def _passing(
-    cluster: Cluster, groups: Sequence[Group], check: Callable[[Sequence[EvictionTarget]], list[EvictionResponse]]
+    cluster: Cluster,
+    groups: Sequence[Group],
+    check: Callable[[Sequence[Sequence[EvictionTarget]]], list[list[EvictionResponse]]],
 ) -> list[Group]:
-    """Return the groups that may be evicted; one call of `check` covers all victims of groups with several victims."""
+    """Return the groups that may be evicted; one call of `check` covers all groups with several victims."""
     evictable = [_evictable(group) if len(group) > 1 else [] for group in groups]
-    victims = [_eviction_target(claimed) for group in evictable for claimed in group]
-    responses = iter(check(victims) if victims else ())
-    pairs = [[(claimed, next(responses)) for claimed in group] for group in evictable]
-    return [group for group, of_group in zip(groups, pairs, strict=True) if _is_allowed(cluster, group, of_group)]
+    victims = [[_eviction_target(claimed) for claimed in group] for group in evictable]
+    responses = check(victims) if any(victims) else [[] for _ in groups]
+    return [
+        group
+        for group, asked, of_group in zip(groups, evictable, responses, strict=True)
+        if _is_allowed(cluster, group, list(zip(asked, of_group, strict=True)))
+    ]
 
 
 def _is_allowed(cluster: Cluster, group: Group, responses: Sequence[tuple[ClaimedEviction, EvictionResponse]]) -> bool:

@@ -38,6 +38,7 @@ _replace = msgspec.structs.replace
 # Tolerance for start times in the future, because the clocks of an agent and the server may differ slightly.
 _MOST_AHEAD = timedelta(minutes=5)
 _DIGEST_LENGTH = 64  # of the column
+_ORDER_COLUMNS = ("instance", "started_at", "sequence", "reported_at")
 
 
 class MessageResult(msgspec.Struct, frozen=True):
@@ -167,8 +168,11 @@ def _write_confirmation(row: NodeFacts, message: AgentMessage, started: datetime
         setattr(row, name, value)
         columns.append(name)
     with write_transaction():
+        current = NodeFacts.objects.select_for_update().only("claims", *_ORDER_COLUMNS).get(pk=row.pk)
+        if _is_repeated(current, message, started, now):  # a later message may have been processed since
+            return
         # Statements of collectors are stored in the same column and may have changed in the meantime.
-        row.claims = NodeFacts.objects.select_for_update().only("claims").get(pk=row.pk).claims
+        row.claims = current.claims
         row.claims = _confirm_sources(row, rfc3339(now))
         row.save(update_fields=columns)
 
@@ -204,7 +208,9 @@ def _write_facts(node: Node, message: AgentMessage, report: AgentReport, started
         cluster = advance(node.cluster_id)
         node = Node.objects.select_related("cluster").get(pk=node.pk)
         now = timezone.now()
-        row = NodeFacts.objects.filter(node=node).first() or new_facts(node)
+        row = NodeFacts.objects.select_for_update().filter(node=node).first() or new_facts(node)
+        if _is_repeated(row, message, started, now):  # a later message may have been processed since
+            return node
         first = row.reported is None
         row.reported = _replace(report, usage=None, pinned=None)
         row.digest = _digest(message)

@@ -82,11 +82,13 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
             decisive |= node.gone or _decisive_part(node.report) != _decisive_part(report)
             changed.append(_write_report(node, report, cluster))
     leaving = [known[name] for name in changes.nodes_gone if name in known]
+    # Loads may lack placements whose effects are due. After they are written, `delete_gone_nodes` deletes empty nodes.
+    may_hold = cluster.effects_due_since is not None
     for node in leaving:
-        if node.pods:
+        if node.pods or may_hold:
             report = msgspec.structs.replace(node.report, ready=False, unschedulable=True)
             changed.append(_write_report(node, report, cluster, gone=True))
-    empty = [node.pk for node in leaving if not node.pods]
+    empty = [] if may_hold else [node.pk for node in leaving if not node.pods]
     insert(added)
     write_columns(changed, (*FACT_COLUMNS, "changed_revision", "sampled_revision", "gone"))
     if empty:

@@ -31,6 +31,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.journal import counters, metric_names
 from hetsched.journal.audit import SYSTEM, Actor, record
 from hetsched.journal.publish import publish_many
+from hetsched.storage.named_locks import lock
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import policy_unknown_error
@@ -55,15 +56,18 @@ def save_golden(
     enabled: bool = True,
     pod: PodSpec | None = None,
     agreed: RecordedCluster | None | msgspec.UnsetType = msgspec.UNSET,
+    creates: bool = False,
     actor: Actor,
     reason: str,
 ) -> GoldenPlacement:
     """Create or change a golden placement, and check it under the active versions.
 
+    With `creates`, a golden placement of this name must not exist yet.
     `agreed` is the decision whose cluster state the check uses, or None for empty nodes; if omitted, it stays
     unchanged. `pod` is the parsed pod of the manifest, if the caller already has it.
     Raises: InputError `ReasonMissing`, `GoldenNameInvalid`, `GoldenPodInvalid`, `GoldenExpectationInvalid`,
-    `GoldensTooMany`, `GoldenStateTooLarge`, `PolicyUnknown`, or the errors of the manifest or the instruction set.
+    `GoldenExists`, `GoldensTooMany`, `GoldenStateTooLarge`, `PolicyUnknown`, or the errors of the manifest or the
+    instruction set.
     """
     reason = require_reason(reason)
     check_name(name, "GoldenNameInvalid", reserved=RESERVED)
@@ -75,8 +79,12 @@ def save_golden(
         raise policy_unknown_error(policy_name)
     empty_state(cluster)  # fills the cache before any row is locked
     with write_transaction():
+        if creates:
+            lock(["golden placements"])
         row = GoldenPlacement.objects.select_for_update().filter(name=name).first()
         new = row is None
+        if creates and not new:
+            raise InputError("GoldenExists", Message("golden placement {name} already exists", name=name), place="name")
         if row is None:
             if GoldenPlacement.objects.count() >= MOST_GOLDENS:
                 message = Message("the maximum of {n} golden placements is reached", n=MOST_GOLDENS)

@@ -25,6 +25,7 @@ from hetsched.inventory.actions import check_name, require_reason
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import Actor, Program, record
 from hetsched.journal.publish import publish_many
+from hetsched.storage.named_locks import lock
 from hetsched.storage.write_lock import write_transaction
 
 from .actions import activate, policy_unknown_error, record_refused_activation, version_unknown_error
@@ -54,13 +55,15 @@ def save_plan(
     once: Once | None = None,
     condition: Condition | None = None,
     enabled: bool = True,
+    creates: bool = False,
     actor: Actor,
     reason: str,
     now: datetime | None = None,
 ) -> PolicyPlan:
     """Create or change a plan and reset its state; the plan's `note` lists what currently prevents its activation.
 
-    Raises: InputError `ReasonMissing`, `PlanNameInvalid`, `PlanInvalid`, `PlansTooMany`, `PolicyUnknown`,
+    With `creates`, a plan of this name must not exist yet.
+    Raises: InputError `ReasonMissing`, `PlanNameInvalid`, `PlanInvalid`, `PlanExists`, `PlansTooMany`, `PolicyUnknown`,
     `PolicyKeptInCluster`, `PolicyVersionUnknown` or `ClusterUnknown`.
     """
     reason, now = require_reason(reason), now or timezone.now()
@@ -74,8 +77,12 @@ def save_plan(
         raise InputError("PolicyKeptInCluster", message)
     cluster = _check(policy, once, condition, now)
     with write_transaction():
+        if creates:
+            lock(["policy plans"])
         row = PolicyPlan.objects.select_for_update().filter(name=name).first()
         new = row is None
+        if creates and not new:
+            raise InputError("PlanExists", Message("plan {name} already exists", name=name), place="name")
         if row is None:
             if PolicyPlan.objects.count() >= MOST_PLANS:
                 message = Message("the maximum of {n} plans is reached", n=MOST_PLANS)

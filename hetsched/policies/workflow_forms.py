@@ -120,6 +120,7 @@ class GoldenForm(WorkflowForm):
             expectation=self.expectation,
             policy_name=given["policy_name"],
             enabled=given["enabled"],
+            creates=self.instance.pk is None,
             actor=self.actor,
             reason=given["reason"],
         )
@@ -204,6 +205,7 @@ class PlanForm(WorkflowForm):
             once=once,
             condition=condition,
             enabled=given["enabled"],
+            creates=self.instance.pk is None,
             actor=self.actor,
             reason=given["reason"],
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import is_ours
@@ -15,6 +16,8 @@ from hetsched.contracts.objects.workload import is_ours
 # Maximum time in the buffer; the pod then joins the queue, where the console shows it. A pod of the queue needs more
 # statements than an arriving pod, so a scheduler that is behind must not move its pods there too early.
 WAIT_SECONDS = 10.0
+# Pods that join the queue in one transaction, for which other writers and the renewal of the lease wait.
+MOST_JOINING = 500
 
 
 class ArrivalBuffer:
@@ -62,16 +65,18 @@ class ArrivalBuffer:
         return others
 
     def settle(self, *, untried: Collection[str], placed: Collection[str]) -> list[ObservedPod]:
-        """Remove the pods for which the last attempt is final, and return those of them that join the queue.
+        """Remove the placed pods and the pods that join the queue, and return the latter, at most `MOST_JOINING`.
 
-        `untried` contains the keys of the pods that stay for the next attempt, up to `WAIT_SECONDS` after their
-        arrival. `placed` contains the keys of the pods that were placed and therefore have rows.
+        A pod joins the queue if its last attempt was final. `untried` contains the keys of the pods that stay for the
+        next attempt, up to `WAIT_SECONDS` after their arrival. `placed` contains the keys of the pods that were placed
+        and therefore have rows. Pods above the limit stay until the next call.
         """
         oldest = time.monotonic() - WAIT_SECONDS
-        leaving = [pod for key, pod in self._pods.items() if key not in untried or self._since[key] < oldest]
-        for pod in leaving:
-            self._drop(pod.key)
-        return [pod for pod in leaving if pod.key not in placed]
+        leaving = (key for key in self._pods if key not in untried or self._since[key] < oldest)
+        joining = [self._pods[key] for key in islice((key for key in leaving if key not in placed), MOST_JOINING)]
+        for key in (*placed, *(pod.key for pod in joining)):
+            self._drop(key)
+        return joining
 
     def _drop(self, key: str) -> None:
         self._pods.pop(key, None)

@@ -5,7 +5,7 @@ of a live cluster causes some sixty queries. A prepared query is written with th
 `ListParameter` as placeholders for its values, and is compiled to SQL at its first use on each kind of database. A list
 is passed as one value, so the SQL does not depend on its length. The result is the same as the ORM's: tuples of
 `values_list`, or rows of the model with their annotations and the relations of `select_related`.
-Invariant: a value never becomes part of the SQL text.
+Invariant: a value that is passed to a query never becomes part of its SQL text. Constants of the query do on SQLite.
 """
 
 from __future__ import annotations
@@ -176,9 +176,10 @@ def _write(rows: QuerySet[Any, Any]) -> _CompiledQuery:
 
 
 def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """Return the SQL with the constants of the query inlined, and the remaining values.
+    """Return the SQL and its values; on SQLite, texts and numbers among the constants are inlined in the SQL.
 
-    SQLite uses a partial index only if the SQL text itself contains the condition of the index.
+    SQLite uses a partial index only if the SQL text itself contains the condition of the index. PostgreSQL plans each
+    statement for its values (see `postgres_statements`), so the constants remain values there.
     """
     first, *others = sql.split("%s")
     parts, remaining = [first], []

@@ -5,7 +5,11 @@ some sixty statements. A statement is therefore sent directly to the open connec
 those of the database once per SQL text. In all other respects a statement behaves as with a cursor: the connection is
 opened if necessary, a broken transaction rejects statements, and errors are Django's. The Django cursor is used with
 execute wrappers or a query log.
-Invariant: results and errors are the same as those of a Django cursor.
+Invariant: results and errors are the same as those of a Django cursor, except for the types of values on PostgreSQL.
+Django's cursor writes the values into the SQL text; a direct statement sends them separately: texts and None without a
+type, and integers with the smallest type that contains them. If the statement itself does not determine the type, as in
+`concat(%s, 'b')` or `%s IS NULL`, the value needs a cast (`%s::text`). Two equal values are different parameters, so an
+expression with a parameter cannot be repeated in GROUP BY.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import delete_finished_workloads, release, retention
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
+from web.api.whatif import what_if
 
 from .conftest import POD, Api
 
@@ -37,6 +39,20 @@ def test_decision_matrix_is_recomputed(operator: Api, decided: str) -> None:
     nodes = operator.get(f"decisions/{row['id']}/", explain="true")["nodes"]
     assert [(node["name"], node["rank"]) for node in nodes] == [("n1", 1), ("n2", 2)]
     assert nodes[0]["total"] == sum(score["weighted"] for score in nodes[0]["scores"]) > 0
+
+
+@pytest.mark.parametrize("part", ["explain", "nearestFit"])
+def test_recomputations_share_the_limit_of_what_ifs(
+    operator: Api, decided: str, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    (row,) = operator.get("decisions/", verdict="placed")["items"]
+    monkeypatch.setattr(what_if, "_running", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(what_if, "PATIENCE_SECONDS", 0.01)
+    with what_if._running:
+        operator("GET", f"decisions/{row['id']}/", status=200)
+        refused = operator("GET", f"decisions/{row['id']}/?{part}=true", status=503).json()
+    assert refused["code"] == "WhatIfBusy"
+    operator("GET", f"decisions/{row['id']}/?{part}=true", status=200)
 
 
 def test_rejection_has_the_nearest_fit(operator: Api, decided: str) -> None:

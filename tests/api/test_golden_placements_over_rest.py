@@ -10,6 +10,7 @@ import pytest
 from hetsched.journal.audit import details_of
 from hetsched.journal.models import AuditEntry
 from hetsched.policies.models import GoldenPlacement
+from web.api.policies import goldens
 
 from .conftest import POD, Api
 
@@ -49,6 +50,21 @@ def test_placement_is_created_and_shown_with_its_state(admin: Api) -> None:
     entry = AuditEntry.objects.filter(action="golden.add").get()
     assert (shown["expected"], shown["author"], shown["policy"]) == ("on n1", entry.actor, "")
     assert (entry.reason, details_of(entry)["expects"]) == ("agreed", "on n1")
+
+
+def test_creation_does_not_replace_a_concurrent_creation(admin: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a decision may take seconds to load; another request creates it in the meantime."""
+    parse = goldens._golden_case
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(goldens, "_golden_case", parse)
+        admin("POST", "golden-placements/", AGREED, status=201)
+        return parse(*arguments)
+
+    monkeypatch.setattr(goldens, "_golden_case", slow)
+    refused = admin("POST", "golden-placements/", {**AGREED, "reason": "later"}, status=409).json()
+    assert refused["code"] == "GoldenExists"
+    assert GoldenPlacement.objects.get().reason == "agreed"
 
 
 def test_policy_that_breaks_a_golden_placement_is_not_activated(admin: Api) -> None:

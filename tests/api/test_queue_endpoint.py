@@ -12,6 +12,7 @@ from django.utils import timezone
 from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.engine.plugins.priority.qos_sort import QosSort
 from hetsched.placement.models import Pod
+from hetsched.placement.queries import pending_order
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.policies.actions import activate, save_draft
@@ -101,3 +102,20 @@ def test_limited_token_sees_global_positions_of_its_pods(waiting: Any, api: Call
     assert [(place["position"], place["pod"]) for place in places] == [
         (1, "team/urgent"), (5, "team/g-0"), (6, "team/g-1"),
     ]  # fmt: skip
+
+
+def test_limit_counts_only_pods_that_a_limited_token_sees(
+    waiting: Any, api: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the first `limit` pods of all namespaces were chosen, and then those of others were left out."""
+    team = api("viewer", "team")
+    seen = [(1, "team/urgent"), (5, "team/g-0")]
+    assert [(place["position"], place["pod"]) for place in team.get("queue/?limit=2")["items"]] == seen
+    Pod.objects.filter(namespace="flood").update(queued=False)
+    Pod.objects.filter(name="g-1").update(not_before=timezone.now() + timedelta(minutes=1))
+    places = team.get("queue/?standing=back-off&limit=1")["items"]
+    assert [place["pod"] for place in places] == ["team/g-1"]
+    Pod.objects.filter(namespace="flood").update(queued=True, priority=9)
+    monkeypatch.setattr(pending_order, "MOST_FORECAST", 2)
+    places = team.get("queue/?limit=2")["items"]
+    assert [(place["position"], place["pod"]) for place in places] == [(None, "team/urgent"), (None, "team/g-0")]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
+from msgspec.structs import replace
 
+from hetsched.contracts.errors import InputError
 from hetsched.contracts.messages.agent_message import digest_of
 from hetsched.contracts.messages.agent_report import AgentReport, MachineIsa, MachineUsage
 from hetsched.contracts.times import rfc3339
 from hetsched.inventory import agent_messages, facts
 from hetsched.inventory.agent_messages import receive
 from hetsched.inventory.fact_review import override
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from tests.api.test_agent_report_endpoint import message
 from tests.builders import a_node
@@ -62,3 +66,28 @@ def test_collected_fact_during_a_message_is_kept(cluster: Cluster, monkeypatch: 
     receive(cluster, message(None, sequence=2, digest=digest_of(REPORT)))
     row = NodeFacts.objects.get()
     assert (row.sequence, "gpu" in row.claims) == (2, True)
+
+
+@pytest.mark.parametrize("isa", ["x86-64-v3", "x86-64-v2"], ids=["confirmation", "changed facts"])
+def test_delayed_message_does_not_replace_a_later_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, isa: str
+) -> None:
+    """An agent whose message is not answered in time sends the next one, while the first may still wait for a lock."""
+    later = replace(REPORT, isa=MachineIsa("x86", "x86-64-v4"))
+    real = agent_messages.write_transaction
+
+    @contextmanager
+    def delayed() -> Iterator[None]:
+        monkeypatch.setattr(agent_messages, "write_transaction", real)
+        receive(cluster, message(later, sequence=3))
+        with real():
+            yield
+
+    monkeypatch.setattr(agent_messages, "write_transaction", delayed)
+    with pytest.raises(InputError) as refused:
+        receive(cluster, message(replace(REPORT, isa=MachineIsa("x86", isa)), sequence=2))
+    assert refused.value.code == "ReportOutOfOrder"
+    row = NodeFacts.objects.get()
+    assert row.reported is not None
+    assert (row.sequence, row.reported.isa, row.digest) == (3, later.isa, digest_of(later))
+    assert Node.objects.get().report.isa.native == "x86-64-v4"

@@ -78,6 +78,14 @@ def test_action_error_is_shown_at_the_form(
     assert not AuditEntry.objects.filter(action="golden.add").exists()
 
 
+def test_add_form_does_not_replace_a_golden_placement(browser: Client, cluster: Cluster) -> None:
+    agree(browser, cluster)
+    answer = agree(browser, cluster, which="n2", reason="another")
+    assert answer.status_code == 200
+    assert "golden placement web already exists" in answer.content.decode()
+    assert GoldenPlacement.objects.get().expectation.nodes == ("n1", "n2")
+
+
 def test_golden_placement_is_changed_and_removed_with_a_reason(browser: Client, cluster: Cluster) -> None:
     agree(browser, cluster)
     row = GoldenPlacement.objects.get()
@@ -113,6 +121,14 @@ def test_plan_by_time_is_created(browser: Client) -> None:
     assert (row.once.version, row.once.late_minutes, row.author) == (1, 30, "root")
     shown = browser.get(reverse("admin:policies_policyplan_change", args=[row.pk]))
     assert shown.status_code == 200
+
+
+def test_add_form_does_not_replace_a_plan(browser: Client) -> None:
+    plan(browser)
+    answer = plan(browser, reason="another")
+    assert answer.status_code == 200
+    assert "plan nights already exists" in answer.content.decode()
+    assert PolicyPlan.objects.get().reason == "quieter"
 
 
 def test_plan_by_metric_is_created(browser: Client, cluster: Cluster) -> None:

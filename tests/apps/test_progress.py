@@ -22,6 +22,7 @@ from hetsched.placement.actions import (
     set_priority,
     start,
 )
+from hetsched.placement.actions.change import MOST_STATES
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation, ReservedCard, Workload
@@ -69,6 +70,19 @@ def test_pod_passes_placed_binding_bound_and_running() -> None:
         "running",
     ]
     assert Pod.objects.get().started_at is not None
+
+
+def test_history_keeps_the_first_and_the_latest_states() -> None:
+    cluster = a_cluster()
+    (pod,) = placed(cluster, "n1", a_pod("p"))
+    first = Workload.objects.get().history[0]
+    filled = [first, *(["binding", f"2026-11-21T10:00:00.{number:03}Z"] for number in range(MOST_STATES - 1))]
+    Workload.objects.update(history=filled)
+    begin_binding(cluster.pk, [pod.pk])
+    history = Workload.objects.get().history
+    assert len(history) == MOST_STATES
+    assert history[:-1] == [first, *filled[2:]]
+    assert history[-1][0] == "binding"
 
 
 def test_transition_out_of_order_is_a_conflict_and_changes_no_pod() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.scheduling import arrival_buffer
-from hetsched.scheduling.arrival_buffer import WAIT_SECONDS, ArrivalBuffer
+from hetsched.scheduling.arrival_buffer import MOST_JOINING, WAIT_SECONDS, ArrivalBuffer
 from tests.builders import a_pod
 
 
@@ -113,3 +113,13 @@ def test_pod_that_waits_too_long_needs_a_row(clock: SimpleNamespace) -> None:
     clock.now += 0.1
     assert names(buffer.settle(untried=both, placed=())) == ["first"]
     assert names(buffer.pods) == ["second"]
+
+
+def test_many_pods_join_the_queue_in_several_transactions() -> None:
+    expected = [f"p-{number}" for number in range(MOST_JOINING + 2)]
+    buffer = arrived("placed", *expected)
+    first = buffer.settle(untried=(), placed={"default/placed"})
+    assert len(first) == MOST_JOINING
+    assert names(buffer.pods) == expected[-2:]
+    assert names([*first, *buffer.settle(untried=(), placed=())]) == expected
+    assert not buffer.pods

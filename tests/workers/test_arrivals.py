@@ -37,6 +37,7 @@ from tests.situations import BindingHost, a_live_cluster, acquire_lease
 
 pytestmark = pytest.mark.django_db
 MOST_STATEMENTS = 8
+Commits = Callable[..., AbstractContextManager[Any]]  # runs on-commit callbacks; tests never commit
 
 
 @pytest.fixture
@@ -201,14 +202,37 @@ def test_next_transaction_writes_the_effects_of_a_placement_once(cluster: Cluste
     assert_state_agrees(cluster)
 
 
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_node_deleted_before_its_effects_keeps_the_reservation(
+    cluster: Cluster, lease: Lease, django_capture_on_commit_callbacks: Commits, is_same_process: bool
+) -> None:
+    """Regression: the node had no load yet, so its row was deleted with the reservation of the pod."""
+    with django_capture_on_commit_callbacks(execute=is_same_process):
+        place(lease, a_pod("p").cpu(2))
+    apply_changes(cluster.pk, Changes(nodes_gone=["n1"], nodes=[a_node("n2").build()]), epoch=1)
+    node = Node.objects.get(name="n1")
+    assert (node.gone, node.ready, node.pods, node.requested["cpu"]) == (True, False, 1, 2000)
+    assert Reservation.objects.get(active=True).node == node
+    assert_state_agrees(cluster)
+
+
+def test_empty_node_is_deleted_although_effects_are_due(cluster: Cluster, lease: Lease) -> None:
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n2").build()]), epoch=1)
+    place(lease, a_pod("p").cpu(2))
+    assert Pod.objects.get().node == Node.objects.get(name="n1")
+    before = OutboxEvent.objects.count()
+    apply_changes(cluster.pk, Changes(nodes_gone=["n2"]), epoch=1)
+    assert list(Node.objects.values_list("name", "pods")) == [("n1", 1)]
+    topics = OutboxEvent.objects.order_by("id")[before:].values_list("topic", flat=True)
+    assert "node:live/n2" not in topics
+    assert_state_agrees(cluster)
+
+
 def test_effects_of_two_transactions_are_written_together(cluster: Cluster, lease: Lease) -> None:
     place(lease, a_pod("a").cpu(1))
     place(lease, a_pod("b").cpu(2))
     write_placement_effects(cluster.pk)
     assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (3000, 2)
-
-
-Commits = Callable[..., AbstractContextManager[Any]]  # runs on-commit callbacks; tests never commit
 
 
 def written_effects(cluster: Cluster) -> tuple[Any, ...]:

@@ -14,7 +14,8 @@ from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.workload import GangMember
 from hetsched.inventory.models import Cluster, Node
-from hetsched.placement.actions import apply_changes, begin_binding, progress
+from hetsched.inventory.node_loads import advance
+from hetsched.placement.actions import apply_changes, begin_binding, gangs, progress
 from hetsched.placement.actions.evictions import claim_evictions, displace
 from hetsched.placement.actions.gangs import settle_incomplete_gangs
 from hetsched.placement.models import Eviction, Nomination, PartiallyBoundGang, Pod, Preemption, Reservation
@@ -221,6 +222,24 @@ def test_member_decided_again_completes_the_gang(cluster: Cluster) -> None:
     assert settle_incomplete_gangs(cluster.pk) == 0
     assert set(states().values()) == {"bound"}
     assert not PartiallyBoundGang.objects.exists()
+
+
+def test_gang_that_loses_a_member_while_it_is_settled_stays_incomplete(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = placed(cluster, *(a_member(number, 3) for number in range(3)))
+    record_results(cluster, ids, g_0=BindingResult.BOUND, g_1=BindingResult.REFUSED)
+    recorded(cluster, placing(cluster, "n1"))  # the gang is complete again
+
+    def advance_after_a_deletion(cluster_id: int) -> Cluster:
+        monkeypatch.setattr(gangs, "advance", advance)
+        seen(cluster, pods_gone=["default/g-1"])
+        return advance(cluster_id)
+
+    monkeypatch.setattr(gangs, "advance", advance_after_a_deletion)
+    assert settle_incomplete_gangs(cluster.pk) == 0
+    assert states()["g-0"] == "bound"
+    assert PartiallyBoundGang.objects.get().least == 3
 
 
 def test_members_with_a_controller_are_evicted_after_the_deadline(cluster: Cluster) -> None:

@@ -4,7 +4,8 @@
 may change data only with the methods in `within`, whose views themselves restrict the change to these namespaces, and
 it cannot read views that are `cluster_wide`. Views redact pods of other namespaces in documents (`redaction`); a metric
 counts responses that nevertheless name such a pod. GET responses have an ETag and are never stored by shared caches; a
-GET never writes. Query strings with NUL characters or unknown parameters are rejected.
+GET changes no resource, but an export is recorded in the audit trail. Query strings with NUL characters or unknown
+parameters are rejected.
 """
 
 from __future__ import annotations

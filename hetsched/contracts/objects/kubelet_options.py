@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..booleans import BOOLEANS
 from ..cpuset import parse_cpuset
-from ..units import CPU
+from ..units import CPU, is_extended
 from .node_report import NumaReport, NumaZone
 from .pinned_memory import STATIC
 
@@ -134,7 +134,8 @@ def unmodelled(numa: NumaReport) -> Iterable[str]:
         if on and not known:
             yield f"{name}=true"
     policy = (numa.topology_manager_policy or "none").lower()
-    if MOST_MODELLED_NUMA_NODES < len(zones) <= options.max_allowable_numa_nodes and policy in _OF_SETS:
+    is_modelled = policy not in _OF_SETS or len(_zones_with_resources(numa)) <= MOST_MODELLED_NUMA_NODES
+    if policy != "none" and not (is_modelled and len(numa.zones) <= options.max_allowable_numa_nodes):
         yield f"topologyManagerPolicy={policy}"
     if numa.memory_manager_policy not in (None, "", "None") and not assigns_memory(numa):
         yield f"memoryManagerPolicy={numa.memory_manager_policy[:100]}"
@@ -143,6 +144,12 @@ def unmodelled(numa: NumaReport) -> Iterable[str]:
 def zones_with_cpus(numa: NumaReport) -> list[NumaZone]:
     """Return the zones that have online CPUs."""
     return [zone for zone in numa.zones if zone.cpus or zone.capacity.get(CPU) or zone.allocatable.get(CPU)]
+
+
+def _zones_with_resources(numa: NumaReport) -> list[NumaZone]:
+    """Return the zones that have online CPUs, or devices of extended resources."""
+    with_cpus = {zone.name for zone in zones_with_cpus(numa)}
+    return [zone for zone in numa.zones if zone.name in with_cpus or any(map(is_extended, zone.allocatable))]
 
 
 def is_distribution_modelled(numa_nodes: int) -> bool:

@@ -110,11 +110,16 @@ def reason(
     return admission.refusal(containers[0])
 
 
-def effective_policy(policy: str, kubelet: KubeletPolicy, zones: int) -> str:
-    """Return the effective policy: `none` if there are more NUMA nodes than the kubelet or this model supports."""
-    if max(kubelet.numa_nodes, zones) > kubelet.options.max_allowable_numa_nodes:
+def effective_policy(policy: str, kubelet: KubeletPolicy, machine: ZoneResources) -> str:
+    """Return the effective policy: `none` if there are more NUMA nodes than the kubelet or this model supports.
+
+    The kubelet counts all NUMA nodes, also those without CPUs. With more than it allows it does not start, so the
+    reported settings are not those of the running kubelet. This model compares sets of the zones that have resources.
+    """
+    if max(kubelet.numa_nodes, len(machine.cpus)) > kubelet.options.max_allowable_numa_nodes:
         return "none"
-    if zones > MOST_MODELLED_NUMA_NODES and policy != SINGLE:
+    totals = (machine.cpus, machine.cards, *(devices.total for devices in machine.devices))
+    if policy != SINGLE and sum(map(any, zip(*totals, strict=True))) > MOST_MODELLED_NUMA_NODES:
         return "none"
     return policy
 
@@ -153,7 +158,7 @@ class _Admission:
         self.zones = len(machine.cpus)
         self.all = (1 << self.zones) - 1
         self.kubelet = kubelet
-        self.policy = effective_policy(policy, kubelet, self.zones)
+        self.policy = effective_policy(policy, kubelet, machine)
         # single-numa-node uses hints of one zone only.
         self.largest = 1 if self.policy == SINGLE else self.zones
         self.cpus = CpuManager(machine, kubelet)

@@ -52,6 +52,8 @@ from ..notifications.callbacks import enqueue_deliveries
 from ..reservation_ledger import ReservedPod, end, insert
 from ..scheduling_queue.decision_time import add_used_seconds
 
+MOST_STATES = 200  # of a workload's history, which is part of each of its live events
+
 # A requeued pod loses its node and allocation. Its latest decision is kept as history.
 BACK_IN_QUEUE = {
     "node": None, "allocation": None, "queued": True, "attempts": 0, "not_before": None, "started_at": None,
@@ -294,7 +296,9 @@ class ClusterTransaction:
             return False
         workload.state = state.value
         workload.revision += 1
-        workload.history = [*workload.history, [state.value, rfc3339(self.now)]]
+        first, later = workload.history[:1], workload.history[1:]
+        # Keep the first state, with the time of the submission: a binding that is refused every 10 s adds two states.
+        workload.history = [*first, *later[2 - MOST_STATES :], [state.value, rfc3339(self.now)]]
         if workload.decided_at is None and state is not State.PENDING:
             workload.decided_at = self.now
         workload.finished_at = self.now if state in FINISHED else None

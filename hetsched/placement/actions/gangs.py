@@ -93,7 +93,10 @@ def settle_incomplete_gangs(cluster_id: int) -> int:
         with write_transaction():
             change = ClusterTransaction(advance(cluster_id))
             holding = _members(cluster_id, gang.namespace, gang.gang)
-            if over and _is_incomplete(gang, holding):
+            is_incomplete = _is_incomplete(gang, holding)
+            if is_incomplete and not over:
+                continue  # the gang has lost a member since the first check
+            if is_incomplete:
                 _evict_members(change, gang, holding)
                 taken_back += 1
             gang.delete()

@@ -16,6 +16,7 @@ arrives. A pod in back-off, or waiting for an event, is not included.
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ from hetsched.placement.scheduling_queue.decision_time import namespaces_over_sh
 from hetsched.placement.scheduling_queue.unschedulable_pods import FLUSH_AFTER, RETRY_AFTER
 from hetsched.storage.batches import batched
 
+MOST_FORECAST = 1000  # pods whose positions are computed for a reader who sees only some of them
 _TIMED = bits([Event.TIME])
 _COLUMNS = (
     "id", "namespace", "name", "workload_id", "policy", "policy_rule", "priority", "gang", "state", "attempts",
@@ -92,31 +94,53 @@ def queue_states(cluster_id: int) -> tuple[dict[QueueState, int], int]:
 
 
 def list_queue(
-    cluster_id: int, limit: int, *, only: QueueState | None = None, never: bool | None = None
+    cluster_id: int,
+    limit: int,
+    *,
+    only: QueueState | None = None,
+    never: bool | None = None,
+    namespaces: Collection[str] | None = None,
 ) -> list[QueueEntry]:
     """Return the first `limit` pending pods: of all queue states, or only of the state `only`.
 
-    If `never` is set, only pods that never fit are returned (True), or only the other pods (False).
+    If `never` is set, only pods that never fit are returned (True), or only the other pods (False). With `namespaces`,
+    only pods of these namespaces are returned, with their positions among all pods; due pods behind the first
+    `MOST_FORECAST` pods of the cluster then have no position.
     """
     now = timezone.now()
     rows = _pending(cluster_id, now)
     if never is not None:
         rows = rows.filter(state=State.NEVER_FITS.value) if never else rows.exclude(state=State.NEVER_FITS.value)
+    if namespaces is not None:
+        rows = rows.filter(namespace__in=namespaces)
     found: list[QueueEntry] = []
     if only in (None, QueueState.DUE):
-        order = {pod.pod_id: place for place, pod in enumerate(forecast(cluster_id, limit), 1)}
-        for some in batched(list(order)):
-            found += [
-                _queue_entry(row, QueueState.DUE, order[row["id"]])
-                for row in rows.filter(pk__in=some).values(*_COLUMNS)
-            ]
-        found.sort(key=lambda entry: entry.position or 0)
+        found = _due_entries(cluster_id, rows, limit, is_limited=namespaces is not None)
     if only is not QueueState.DUE and len(found) < limit:
         rest = rows.exclude(queue_state=QueueState.DUE) if only is None else rows.filter(queue_state=only)
         rest = rest.order_by(F("not_before").asc(nulls_last=True), "-priority", "id").values(*_COLUMNS, "queue_state")
         later = [_queue_entry(row, QueueState(row["queue_state"]), None) for row in rest[: limit - len(found)]]
         found += sorted(later, key=lambda entry: (entry.again_at is None, entry.again_at or now))
     return found
+
+
+def _due_entries(cluster_id: int, rows: Any, limit: int, *, is_limited: bool) -> list[QueueEntry]:
+    """Return the entries of the first `limit` due pods among `rows`; `is_limited` is True if pods of the cluster are
+    missing in `rows`.
+    """
+    first = forecast(cluster_id, MOST_FORECAST if is_limited else limit)
+    order = {pod.pod_id: place for place, pod in enumerate(first, 1)}
+    found = [
+        _queue_entry(row, QueueState.DUE, order[row["id"]])
+        for some in batched(list(order))
+        for row in rows.filter(pk__in=some).values(*_COLUMNS)
+    ]
+    found.sort(key=lambda entry: entry.position or 0)
+    if is_limited and len(found) < limit:
+        behind = rows.filter(queue_state=QueueState.DUE).exclude(pk__in=[entry.pod_id for entry in found])
+        behind = behind.order_by("-priority", "id").values(*_COLUMNS)[: limit - len(found)]
+        found += [_queue_entry(row, QueueState.DUE, None) for row in behind]
+    return found[:limit]
 
 
 def forecast(cluster_id: int, limit: int) -> list[PendingPod]:

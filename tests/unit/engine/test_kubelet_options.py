@@ -106,6 +106,18 @@ def test_more_numa_nodes_than_allowed_run_without_a_policy() -> None:
     assert says("single-numa-node", 3, topology(2, 1), numa_nodes=9)[0] == ""
 
 
+def test_zones_without_resources_do_not_limit_the_policy() -> None:
+    """Every second of 16 NUMA nodes has CPUs, 2 each, of which 1 is free: no hint for 2 CPUs is preferred."""
+    cpus, free, none = (2, 0) * 8, (1, 0) * 8, (0,) * 16
+    kubelet = KubeletPolicy(KubeletOptions(max_allowable_numa_nodes=16), numa_nodes=16)
+    asked = (ContainerDemands(2, 0),)
+    machine = ZoneResources(cpus, free, none, none)
+    assert verdict("restricted", False, machine, asked, kubelet).reason == TOPOLOGY_AFFINITY_ERROR
+    # With devices near the other 8 zones, 16 zones would have to be combined.
+    machine = machine._replace(devices=(DeviceZones("example.com/nic", (0, 1) * 8, (0, 1) * 8),))
+    assert verdict("restricted", False, machine, asked, kubelet).reason == ""
+
+
 def test_single_numa_node_supports_sixteen_zones() -> None:
     machine = topology(16, 1)
     assert says("single-numa-node", 2, machine, (0, 2), max_allowable_numa_nodes=16)[2] == (2,)
@@ -228,11 +240,25 @@ def test_options_without_reported_facts_are_unknown() -> None:
 
 def test_policy_on_more_than_12_zones_is_unmodelled() -> None:
     zones = tuple(NumaZone(f"node-{number}", str(number)) for number in range(13))
-    report = NumaReport(zones, topology_manager_policy="restricted")
-    # Above the allowed number the kubelet runs without a policy, which is modelled.
-    assert list(unmodelled(report)) == []
-    wide = msgspec.structs.replace(report, topology_manager_options={"max-allowable-numa-nodes": "16"})
-    assert list(unmodelled(wide)) == ["topologyManagerPolicy=restricted"]
+    options = {"max-allowable-numa-nodes": "16"}
+    report = NumaReport(zones, topology_manager_policy="restricted", topology_manager_options=options)
+    ignored = ["topologyManagerPolicy=restricted"]
+    assert list(unmodelled(report)) == ignored
+    # A zone without CPUs counts if it has devices.
+    assert list(unmodelled(msgspec.structs.replace(report, zones=(*zones[:12], NumaZone("node-12", ""))))) == []
+    near_card = NumaZone("node-12", "", allocatable={"example.com/nic": 1})
+    assert list(unmodelled(msgspec.structs.replace(report, zones=(*zones[:12], near_card)))) == ignored
+    assert list(unmodelled(msgspec.structs.replace(report, topology_manager_policy="single-numa-node"))) == []
+
+
+def test_policy_on_more_numa_nodes_than_allowed_is_reported() -> None:
+    """The kubelet does not start with these settings, so they are not those of the running kubelet."""
+    zones = (*(NumaZone(f"node-{number}", str(number)) for number in range(8)), NumaZone("node-8", ""))
+    for policy in ("best-effort", "restricted", "single-numa-node"):
+        report = NumaReport(zones, topology_manager_policy=policy)
+        assert list(unmodelled(report)) == [f"topologyManagerPolicy={policy}"]
+        assert list(unmodelled(msgspec.structs.replace(report, zones=zones[:8]))) == []
+    assert list(unmodelled(NumaReport(zones, topology_manager_policy="none"))) == []
 
 
 def test_distribution_over_more_zones_than_are_modelled_is_ignored() -> None:

@@ -123,8 +123,8 @@ class GoldenResource(ResourceView):
         """Return the two-part ETag: the tag of the user's settings, a dot, and the tag of the state."""
         return tag_of_row(row, row.changed_at, self.document(row))
 
-    def save(self, asked: GoldenDraft, name: str) -> GoldenPlacement:
-        """Create or change a golden placement. Raises: InputError."""
+    def save(self, asked: GoldenDraft, name: str, *, creates: bool = False) -> GoldenPlacement:
+        """Create or change a golden placement; with `creates`, it must not exist yet. Raises: InputError."""
         cluster = request_scope.cluster_of(asked.cluster)
         manifest = asked.manifest if isinstance(asked.manifest, str) else encode(asked.manifest).decode()
         pod, agreed = _golden_case(cluster, name, asked.decision, manifest)
@@ -137,6 +137,7 @@ class GoldenResource(ResourceView):
             expectation=asked.expect,
             policy_name=asked.policy,
             enabled=asked.enabled,
+            creates=creates,
             actor=self.subject,
             reason=asked.reason,
         )
@@ -161,10 +162,7 @@ class GoldensView(GoldenResource):
     def post(self, request: Any) -> HttpResponse:
         """Create a golden placement."""
         asked = bodies.read(request, GoldenDraft)
-        if GoldenPlacement.objects.filter(name=asked.name).exists():
-            message = Message("golden placement {name} already exists", name=asked.name)
-            raise InputError("GoldenExists", message, place="name")
-        row = self.save(asked, asked.name)
+        row = self.save(asked, asked.name, creates=True)
         return self.written(row, status=201, location=f"/api/v1/golden-placements/{row.name}/")
 
 

@@ -16,7 +16,6 @@ from drf_spectacular.utils import extend_schema
 
 from hetsched.access.roles import Action
 from hetsched.contracts.errors import InputError
-from hetsched.contracts.message import Message
 from hetsched.policies.hysteresis import Switch
 from hetsched.policies.models import PolicyPlan
 from hetsched.policies.plan_contracts import Condition, Once
@@ -113,14 +112,15 @@ class PlanResource(ResourceView):
         """Return the two-part ETag: the tag of the user's settings, a dot, and the tag of the state."""
         return tag_of_row(row, row.changed_at, self.document(row))
 
-    def save(self, asked: PlanDraft, name: str) -> PolicyPlan:
-        """Create or change a plan. Raises: InputError."""
+    def save(self, asked: PlanDraft, name: str, *, creates: bool = False) -> PolicyPlan:
+        """Create or change a plan; with `creates`, it must not exist yet. Raises: InputError."""
         return save_plan(
             name,
             policy_name=asked.policy,
             once=asked.once,
             condition=asked.condition,
             enabled=asked.enabled,
+            creates=creates,
             actor=self.subject,
             reason=asked.reason,
         )
@@ -144,10 +144,7 @@ class PlansView(PlanResource):
     def post(self, request: Any) -> HttpResponse:
         """Create a plan."""
         asked = bodies.read(request, PlanDraft)
-        if PolicyPlan.objects.filter(name=asked.name).exists():
-            message = Message("plan {name} already exists", name=asked.name)
-            raise InputError("PlanExists", message, place="name")
-        row = self.save(asked, asked.name)
+        row = self.save(asked, asked.name, creates=True)
         return self.written(row, status=201, location=f"/api/v1/policy-plans/{row.name}/")
 
 

@@ -40,6 +40,7 @@ from ..pagination import LIST_QUERIES, flag
 from ..problems import RequestRefused, not_found
 from ..resources import ResourceView
 from ..views import ApiView, answer
+from ..whatif.what_if import simulation_slot
 
 MOST_SCORING = 8000
 _ROW = (
@@ -158,10 +159,13 @@ class DecisionView(ApiView):
         decision = rows.filter(pk=decision_id).first()
         if decision is None:
             raise self._deleted_response(decision_id)
-        nodes = decision.top
-        if flag(request, "explain"):
-            nodes = _matrix(decision, _scoring(request.GET.get("scoring", "")), self.redaction)
-        found = _further(decision) if flag(request, "nearestFit") else None
+        nodes, found = decision.top, None
+        with_matrix, with_details = flag(request, "explain"), flag(request, "nearestFit")
+        scoring = _scoring(request.GET.get("scoring", "")) if with_matrix else []
+        if with_matrix or with_details:
+            with simulation_slot():  # each of the two loads the whole state of the cluster
+                nodes = _matrix(decision, scoring, self.redaction) if with_matrix else nodes
+                found = _further(decision) if with_details else None
         return answer(request, _detail(decision, nodes, found, self.redaction))
 
     def _deleted_response(self, decision_id: int) -> RequestRefused:

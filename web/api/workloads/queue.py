@@ -1,8 +1,9 @@
 """`queue/`: pending pods with the events that they wait for, the time of the next try, and the queue position of pods
 in the active queue.
 
-Positions count all pods; a token that is limited to namespaces sees its own pods at their true positions. Due pods (in
-the active queue) come first, in scheduling order; other pods have no position.
+Positions count all pods; a token that is limited to namespaces sees its own pods at their true positions, which are
+null behind the first 1000 pods of the cluster. Due pods (in the active queue) come first, in scheduling order; other
+pods have no position.
 """
 
 from __future__ import annotations
@@ -60,8 +61,13 @@ class QueueView(ApiView):
         """List pending pods: due pods in scheduling order, then the others."""
         cluster = request_scope.selected_cluster(request)
         only = request.GET.get("standing")
-        found = list_queue(cluster.pk, limit_of(request), only=QueueState(only) if only else None)
-        return answer(request, Rows([_queued(entry) for entry in found if self.subject.may_in(entry.namespace)]))
+        found = list_queue(
+            cluster.pk,
+            limit_of(request),
+            only=QueueState(only) if only else None,
+            namespaces=self.subject.namespaces,
+        )
+        return answer(request, Rows([_queued(entry) for entry in found]))
 
 
 def _queued(entry: QueueEntry) -> QueuedPod:

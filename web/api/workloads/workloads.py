@@ -108,6 +108,7 @@ class PodRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class WorkloadDetail(Document, frozen=True):
     """A workload with its first 500 pods; `podsNext` is the address of the next page of pods.
 
+    `states` are the first state and the latest 199; the first state includes the time of the states that are left out.
     `images` are the images of its first pods, each with its platforms or with the reason why they are unknown.
     """
 

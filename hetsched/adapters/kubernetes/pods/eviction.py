@@ -125,20 +125,35 @@ class _ChargedBudget(msgspec.Struct):
     pods: int = 0
 
 
-def charge_budgets(api: Api, victims: Sequence[EvictionTarget]) -> list[EvictionResponse]:
-    """Return, for each victim, whether the budgets allow its eviction in addition to those of the previous victims.
+def charge_budgets(api: Api, groups: Sequence[Sequence[EvictionTarget]]) -> list[list[EvictionResponse]]:
+    """Return for each victim of each group whether the budgets allow its eviction.
 
-    If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
+    The victims before it in its group are charged too, and those of earlier groups without a refused victim: the other
+    groups are not evicted. If the budgets or a pod cannot be read, all responses are `UNKNOWN`.
     """
     try:
-        budgets = _budgets(api, {target.namespace for target in victims})
-        labels = [_ready_labels(api, target) if budgets else None for target in victims]
+        budgets = _budgets(api, {target.namespace for group in groups for target in group})
+        labels = [[_ready_labels(api, target) if budgets else None for target in group] for group in groups]
     except ApiFailure as failure:
         unknown = EvictionResponse(EvictionResult.UNKNOWN, str(failure), failure.retry_after_seconds)
-        return [unknown] * len(victims)
+        return [[unknown] * len(group) for group in groups]
+    return [_charge_group(budgets, group, of_group) for group, of_group in zip(groups, labels, strict=True)]
+
+
+def _charge_group(
+    budgets: Sequence[_ChargedBudget], group: Sequence[EvictionTarget], labels: Sequence[Mapping[str, str] | None]
+) -> list[EvictionResponse]:
+    """Charge the ready victims of a group to the budgets; undo the charges if a victim is refused."""
+    before = [charged.pods for charged in budgets]
     allowed = EvictionResponse(EvictionResult.ASKED)
-    pairs = zip(victims, labels, strict=True)
-    return [allowed if ready is None else _charge(budgets, target.namespace, ready) for target, ready in pairs]
+    responses = [
+        allowed if ready is None else _charge(budgets, target.namespace, ready)
+        for target, ready in zip(group, labels, strict=True)
+    ]
+    if any(response.result is EvictionResult.REFUSED for response in responses):
+        for charged, pods in zip(budgets, before, strict=True):
+            charged.pods = pods
+    return responses
 
 
 def _charge(budgets: Sequence[_ChargedBudget], namespace: str, labels: Mapping[str, str]) -> EvictionResponse:

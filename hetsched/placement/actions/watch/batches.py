@@ -88,8 +88,9 @@ def _publish_conflicts(cluster: Cluster, nodes: Sequence[Node]) -> None:
 
 def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
     """Publish the facts of changed nodes and the removal of deleted nodes."""
-    tiles = {node.name: tile(node) for node in nodes}
     deleted = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
+    nodes = [node for node in nodes if node.name not in deleted]
+    tiles = {node.name: tile(node) for node in nodes}
     for node in nodes:
         node.cluster = cluster
     patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
