@@ -35,6 +35,7 @@ _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _TIMEOUT_SECONDS = 60.0
 _SPREAD = 0.2  # random part of a pause, so that many clients do not retry at the same time
+_AUTHENTICATE = "Set HETSCHED_TOKEN, or pass --token, with an unexpired token from `hetsched token create`"
 
 Query = Mapping[str, str | int]
 
@@ -67,9 +68,8 @@ class Transport:
                 base_url=self.server, headers=headers, timeout=timeout_seconds, transport=transport
             )
         except ValueError:
-            raise InputError(
-                "TokenInvalid", "a token can contain only ASCII letters, digits and _", place="--token"
-            ) from None
+            message = "a token can contain only ASCII letters, digits and _"
+            raise InputError("TokenInvalid", message, place="--token", hint=_AUTHENTICATE) from None
 
     def __enter__(self) -> Self:
         return self
@@ -184,7 +184,7 @@ class Transport:
         hint: str = refused.hint
         passing = response.status_code == 429 or response.is_server_error
         if response.status_code == 401:  # the server's hint is for HTTP clients, which send the header themselves
-            hint = "Set HETSCHED_TOKEN, or pass --token, with an unexpired token from `hetsched token create`"
+            hint = _AUTHENTICATE
         elif response.status_code == 403:
             hint = hint or "Pass a token with the required role in --token or HETSCHED_TOKEN"
         elif response.status_code == 429:

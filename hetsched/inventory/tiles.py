@@ -48,11 +48,11 @@ def isa_of(report: NodeReport) -> tuple[str, str]:
 
 
 def shorten_isa(isa: str, most: int) -> str:
-    """Return an ISA in at most `most` characters, cut between extensions or features."""
+    """Return an ISA; if it is longer than `most` characters, cut it between extensions or features and append "…"."""
     if len(isa) <= most:
         return isa
     cut = isa.rfind("+" if "+" in isa else "_", 0, most + 1)
-    return isa[: cut if cut > 0 else most]
+    return f"{isa[: cut if cut > 0 else most]}…"
 
 
 def pool_of(report: NodeReport) -> str:

@@ -20,7 +20,7 @@ async function ask(address, place, draw) {
   }
 }
 
-button.addEventListener("click", async () => {
+button?.addEventListener("click", async () => {
   button.disabled = true;
   await ask(button.dataset.url, shown, ({ id, nodes }) => {
     const place = element("div", { class: "stack" });

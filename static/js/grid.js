@@ -10,6 +10,8 @@ export const MOST_LARGE_TILES = 120;
 const SIGNS = { ready: "", cordoned: "⊘", "not-ready": "✕" };
 const MAINTAINED = "◐";
 const TILE_PIXELS = { large: 120, dense: 25 };
+// Columns of a family at least, so that the names of its pools are legible.
+const LEAST_COLUMNS = { large: 2, dense: 6 };
 
 export const stateOf = (node) => (!node.ready ? "not-ready" : node.cordoned ? "cordoned" : "ready");
 export const byName = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
@@ -51,8 +53,7 @@ export function shortIsa(isa) {
 
 // Number of tile columns of each family that minimises the height of the tallest family.
 // `families`: the pool sizes of each family. Heights are in tiles; the heading of a pool counts as a fraction of a tile.
-function columnsFor(families, columns) {
-  const least = 2;
+function columnsFor(families, columns, least) {
   if (columns < least * families.length) return null;
   const counts = families.map(() => least);
   const useful = families.map((sizes) => Math.max(...sizes));
@@ -116,7 +117,7 @@ export class NodeGrid {
   // Families are side by side, each as wide as needed, or stacked if the width is not sufficient.
   arrange() {
     const fits = Math.floor(this.container.clientWidth / TILE_PIXELS[this.dense ? "dense" : "large"]);
-    const columns = columnsFor(this.pools, fits);
+    const columns = columnsFor(this.pools, fits, LEAST_COLUMNS[this.dense ? "dense" : "large"]);
     this.container.classList.toggle("stacked", columns === null);
     for (const [at, section] of [...this.container.children].entries()) {
       section.style.setProperty("--columns", columns?.[at] ?? Math.max(1, fits));

@@ -53,7 +53,7 @@ function outlook({ outlook: now, pod: name, manifest }) {
     return element("li", {}, address ? element("a", { class: "button", href: address }, ...inside) : element("div", { class: "button" }, ...inside));
   });
   return [
-    now.summary === found.summary ? null : element("p", {}, now.summary),
+    now.verdict === found.verdict ? null : element("p", {}, now.summary),
     steps.length ? element("ul", { class: "next-steps" }, ...steps) : element("p", { class: "muted" }, fill(words["no-step"], { pod: name })),
     blockers(now.blockers),
     element("div", { class: "row" }, again),

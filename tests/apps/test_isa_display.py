@@ -14,13 +14,13 @@ LONG = "x86-64-v4" + "".join(f"+feat{number:02}" for number in range(80))
 
 def test_truncation_is_between_features() -> None:
     assert shorten_isa("x86-64-v4+adx+aes", 17) == "x86-64-v4+adx+aes"
-    assert shorten_isa("x86-64-v4+adx+aes", 16) == "x86-64-v4+adx"
-    assert shorten_isa("x86-64-v4+adx+avx512_bf16", 20) == "x86-64-v4+adx"
-    assert shorten_isa("rv64gc_zba_zbb", 13) == "rv64gc_zba"
+    assert shorten_isa("x86-64-v4+adx+aes", 16) == "x86-64-v4+adx…"
+    assert shorten_isa("x86-64-v4+adx+avx512_bf16", 20) == "x86-64-v4+adx…"
+    assert shorten_isa("rv64gc_zba_zbb", 13) == "rv64gc_zba…"
 
 
 def test_text_without_features_is_truncated_at_the_limit() -> None:
-    assert shorten_isa("a" * 20, 8) == "a" * 8
+    assert shorten_isa("a" * 20, 8) == "a" * 8 + "…"
 
 
 @pytest.mark.django_db

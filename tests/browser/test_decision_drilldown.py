@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Visitor
 
@@ -53,6 +53,25 @@ def test_why_page_links_a_rejection_to_its_nearest_fit(visitor: Visitor) -> None
     expect(page.locator("#time")).to_contain_text("in the queue")
     page.locator(".next-steps a").first.click()
     expect(page.locator("#sentence")).to_contain_text("default/wants-disk fits on")
+
+
+@pytest.mark.parametrize(("verdict", "shown"), [("not-now", 0), ("never-fits", 1)])
+def test_why_page_repeats_only_a_changed_verdict(visitor: Visitor, verdict: str, shown: int) -> None:
+    def later(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        document["verdict"] = "not-now"
+        document["outlook"].update(verdict=verdict, summary="the current result")
+        route.fulfill(response=answer, json=document)
+
+    page = visitor.open("/")
+    name = f"again-{verdict}"
+    visitor.submit(name, nodeSelector={"disk": "nvme"})
+    visitor.open(visitor.decision_of(name))
+    page.route("**/api/v1/pods/*/why/?outlook=true", later)
+    page.get_by_text("decision history of the pod").click()
+    expect(page.locator("#next .next-steps")).to_be_visible()
+    expect(page.locator("#next > p", has_text="the current result")).to_have_count(shown)
 
 
 def test_rejection_shows_the_nearest_fit(visitor: Visitor) -> None:

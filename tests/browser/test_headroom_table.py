@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -68,3 +69,29 @@ def test_column_headings_are_not_cut(visitor: Visitor, width: int) -> None:
     expect(lines.first).to_have_text(re.compile(r"\d+m? CPU"))
     sizes = lines.evaluate_all("spans => spans.map(span => [span.textContent, span.scrollWidth, span.clientWidth])")
     assert [text for text, whole, shown in sizes if whole > shown] == []
+
+
+def test_column_headings_are_apart(visitor: Visitor) -> None:
+    def large(route: Route) -> None:
+        answer = route.fetch()
+        document = answer.json()
+        for shape in document["shapes"]:
+            shape.update(cpu="16", memory="128Gi", milli=0, cards=4)
+        route.fulfill(response=answer, json=document)
+
+    visitor.page.route("**/api/v1/metrics/headroom/**", large)
+    page = visitor.open("/")
+    heads = page.locator("#headroom thead a")
+    expect(heads.first).to_have_text("16 CPU128G4×GPU")
+    edges = heads.evaluate_all(
+        """links => links.map(link => {
+            const range = document.createRange();
+            const boxes = [...link.children].map(line => {
+                range.selectNodeContents(line);
+                return range.getBoundingClientRect();
+            });
+            return [Math.min(...boxes.map(box => box.left)), Math.max(...boxes.map(box => box.right))];
+        })"""
+    )
+    assert len(edges) > 1
+    assert min(right[0] - left[1] for left, right in pairwise(edges)) >= 4

@@ -21,7 +21,7 @@ def _open_with_a_pending_pod(visitor: Visitor) -> None:
     visitor.decision_of(name)
 
 
-@pytest.mark.parametrize("address", ["/queue/", "/workloads/", "/nodes/", "/decisions/", "/audit/"])
+@pytest.mark.parametrize("address", ["/queue/", "/workloads/", "/nodes/", "/decisions/", "/audit/", "/policies/"])
 def test_list_fits_a_narrow_screen(visitor: Visitor, address: str) -> None:
     _open_with_a_pending_pod(visitor)
     visitor.page.set_viewport_size({"width": 390, "height": 844})

@@ -61,3 +61,14 @@ def test_click_on_a_row_of_a_list_that_scrolls_does_not_hold_updates(visitor: Vi
     visitor.submit("after-the-click")
     expect(page.get_by_text("after-the-click").first).to_be_visible()
     expect(page.locator("#held")).to_have_count(0)
+
+
+def test_list_marks_rows_below_its_lower_edge(visitor: Visitor) -> None:
+    page = visitor.open("/nodes/")
+    box = page.locator(".table-wrap.tall")
+    shadow = "box => getComputedStyle(box, '::after').opacity"
+    wait_until(lambda: box.evaluate(shadow) == "1", what="the mark of the rows below")
+    box.evaluate("box => box.scrollTo(0, box.scrollHeight)")
+    wait_until(lambda: box.evaluate(shadow) == "0", what="the last row without a mark")
+    page = visitor.open("/nodes/?q=name=k1-0")
+    assert box.evaluate(shadow) == "0"

@@ -38,6 +38,18 @@ def test_example_shows_the_full_result(visitor: Visitor) -> None:
     expect(page.locator("#examples")).to_be_hidden()
 
 
+def test_narrow_grid_shows_whole_pool_names(visitor: Visitor) -> None:
+    visitor.page.set_viewport_size({"width": 390, "height": 844})
+    page = visitor.open("/what-if/?cpu=1")
+    names = page.locator("#grid h4 > span:first-child")
+    expect(names).to_have_count(13)
+    page.locator("#grid").scroll_into_view_if_needed()
+    cut = names.evaluate_all(
+        "names => names.filter(name => name.scrollWidth > name.clientWidth).map(name => name.textContent)"
+    )
+    assert cut == []
+
+
 def test_request_is_sent_after_a_pause_in_typing(visitor: Visitor) -> None:
     page = visitor.open("/what-if/")
     asked: list[str] = []

@@ -14,7 +14,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.policies.models import Measure
 from hetsched.policies.plan_contracts import Measured
 from tests.builders import a_node, a_pod
-from tests.situations import a_cluster
+from tests.situations import a_cluster, placed
 from web.pages.clusters.balance import HEIGHT, WIDTH, dots, trend
 
 
@@ -62,3 +62,16 @@ def test_page_has_one_dot_per_node_and_a_text_alternative(viewer: Client) -> Non
     assert len(re.findall(r'<circle cx="[0-9.]+" cy="[0-9.]+" r="1.3"', page)) == 2
     assert "<title>n1: CPU 25 %" in page
     assert "The chart needs at least two samples." in page
+
+
+def test_charts_show_their_first_and_last_time(viewer: Client, cluster: Cluster) -> None:
+    took(cluster, 20, 1.0)
+    took(cluster, 5, 0.9)
+    placed(cluster, "n1", a_pod("p"))
+    for address, charts in (("/balance/", 1), ("/nodes/n1/balance/", 2)):
+        page = viewer.get(address).content.decode()
+        axes = re.findall(r'class="time-axis[^>]*><time datetime="([^"]+)">[^<]*</time><time datetime="([^"]+)"', page)
+        assert len(axes) == charts, address
+        assert all(first < last for first, last in axes)
+    at = [measure.at.isoformat() for measure in Measure.objects.order_by("at")]
+    assert f'<time datetime="{at[0]}">' in viewer.get("/balance/").content.decode().partition("time-axis")[2]

@@ -53,9 +53,10 @@ def test_different_values_are_explained(viewer: Client, measured: Collector) -> 
     assert "88 % 75 % measured + 13 % of pods placed since then" in text
     for address in ("/nodes/n1/balance/", "/balance/"):
         shown = words(viewer, address)
-        assert "Requested Sum of the requests of the pods on this node." in shown, address
+        assert "Requested Sum of the pod requests." in shown, address
         assert "Measured Resource use in the latest sample." in shown, address
         assert "Effective Resource use from which the balance is computed" in shown, address
+    assert "this node" not in words(viewer, "/balance/")
     assert "CPU use in the latest sample: 75 %." in words(viewer, "/nodes/n1/")
 
 

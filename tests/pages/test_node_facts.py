@@ -18,7 +18,7 @@ from hetsched.contracts.units import MIB
 from hetsched.inventory.models import Cluster, Node
 from hetsched.placement.models import Reservation
 from tests.builders import a_card, a_node, a_pod
-from tests.situations import a_cluster, placed
+from tests.situations import a_cluster, placed, submitted
 
 from .reading import main_of
 
@@ -50,6 +50,15 @@ def test_overview_has_the_reason_for_no_new_pods(
 ) -> None:
     Node.objects.filter(name="n2").update(**change)
     assert sentence in words(viewer, "/nodes/n2/")
+
+
+def test_isa_explains_numbers_only_if_it_shows_one(viewer: Client, db: None) -> None:
+    cluster = a_cluster(a_node("rv").isa("rv64gcv"))
+    note = "The number next to an extension is the number of pending pods that need it."
+    submitted(cluster, a_pod("arm").isa("armv8.2-a"))
+    assert note not in words(viewer, "/nodes/rv/isa/")
+    submitted(cluster, a_pod("vector").isa("rv64gcv"))
+    assert note in words(viewer, "/nodes/rv/isa/")
 
 
 def test_isa_groups_extensions_and_names_the_source(viewer: Client, db: None) -> None:

@@ -43,6 +43,14 @@ def test_pages_and_rest_show_the_requeue_conditions(viewer: Client, db: None) ->
     assert queued["waitsFor"] == WAITS
 
 
+def test_list_names_the_requeue_conditions_before_the_verdict(viewer: Client, db: None) -> None:
+    pod = refused()
+    text = viewer.get("/workloads/?state=never-fits").content.decode()
+    link = f'href="/why/{pod.pk}/">Waits for: {WAITS}</a>'
+    assert link in text
+    assert text.index(link) < text.index("never fits this cluster")
+
+
 def test_old_decision_shows_its_requeue_conditions(viewer: Client, db: None) -> None:
     pod = refused()
     Pod.objects.update(state="pending", waits_for=())

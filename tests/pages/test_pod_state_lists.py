@@ -32,6 +32,18 @@ def test_tabs_count_and_show_pods_in_those_states(viewer: Client, cluster: Clust
     assert "default/one" not in page
 
 
+def test_invalid_filter_shows_no_counts(viewer: Client, cluster: Cluster) -> None:
+    placed(cluster, "n1", a_pod("one"))
+    page = viewer.get("/workloads/?q=nod=x").content.decode()
+    tabs = page.partition('id="states"')[2].partition("</nav>")[0]
+    assert re.findall(r">([a-z ]+)", tabs) == [
+        "running", "pending", "never fits", "misconfigured", "failed", "succeeded", "cancelled",
+    ]  # fmt: skip
+    assert "<span" not in tabs
+    assert "0 of 2 nodes" not in viewer.get("/nodes/?q=nod=x").content.decode()
+    assert "0 entries" not in viewer.get("/audit/?q=nod=x").content.decode()
+
+
 def test_search_matches_name_and_namespace(viewer: Client, cluster: Cluster) -> None:
     placed(cluster, "n1", a_pod("web-1", "shop"), a_pod("web-2", "blog"))
     assert "blog/web-2" not in viewer.get("/workloads/?q=shop/web").content.decode()

@@ -18,6 +18,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.placement.models import Decision, ForgottenDecision, Pod
 from tests.builders import a_node, a_pod
 from tests.situations import a_cluster, placed, submitted
+from workers import schedule
 
 
 def decide(
@@ -86,6 +87,18 @@ def test_score_lists_plugins_that_did_not_score(viewer: Client, waiting: Pod) ->
         # It requests no instruction set and no GPU; plugins that only filter are not named.
         assert "isa-match ×100" in left_out
         assert not any(name.startswith(("least-allocated", "resource-fit")) for name in left_out)
+
+
+def test_misconfigured_pod_has_a_next_step_and_no_scores(viewer: Client, cluster: Cluster) -> None:
+    pod = submitted(cluster, a_pod("p").wrong()).pods.get()
+    schedule.run(cluster.pk)
+    made = Decision.objects.get(pod=pod)
+    assert made.verdict == Verdict.MISCONFIGURED
+    step = "Correct the manifest and create the workload again."
+    pages = [viewer.get(address).content.decode() for address in (f"/why/{pod.pk}/", f"/decisions/{made.pk}/")]
+    assert all(step in page for page in pages)
+    assert "data-all-nodes" not in pages[0]
+    assert 'id="matrix"' not in pages[1]
 
 
 def test_placed_and_imported_pods_have_a_page(viewer: Client, cluster: Cluster) -> None:

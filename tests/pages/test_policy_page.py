@@ -175,11 +175,11 @@ def test_list_shows_users_of_a_policy_and_pending_drafts(
     draft(taints=6)
     set_namespace_rule(cluster, "batch", "spread", [], actor=ALICE)
     page = shown(viewer, "/policies/")
-    row = page.split('<tr id="spread">', 1)[1].split("</tr>", 1)[0]
+    row = page.split('<tr role="row" id="spread">', 1)[1].split("</tr>", 1)[0]
     assert "fleet/batch" in row
     assert "2 drafts, latest v3" in row
     assert '<a class="chip wait" href="/policies/spread/?version=3">' in row
-    default = page.split('<tr id="hetsched">', 1)[1].split("</tr>", 1)[0]
+    default = page.split('<tr role="row" id="hetsched">', 1)[1].split("</tr>", 1)[0]
     assert "cluster fleet" in default
     assert "New policy" not in page
     assert "New policy" in shown(policy_admin, "/policies/")

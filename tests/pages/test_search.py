@@ -8,6 +8,8 @@ import pytest
 from django.test import Client
 
 from hetsched.inventory.models import Cluster
+from tests.builders import a_node
+from tests.situations import a_cluster
 from web.pages.search import extensions, find
 
 
@@ -20,6 +22,12 @@ def test_nodes_and_places_are_found_by_name(viewer: Client, cluster: Cluster) ->
     assert [hit["url"] for hit in groups(viewer, "n1")["Nodes"]] == ["/nodes/n1/"]
     assert [hit["title"] for hit in groups(viewer, "what")["Pages"]] == ["What-if"]
     assert "fleet" in {hit["title"] for hit in groups(viewer, "fleet")["Clusters"]}
+
+
+def test_shortened_isa_of_a_node_is_marked(viewer: Client, db: None) -> None:
+    a_cluster(a_node("long").isa("rv64imafdcv_zicbom_zicboz_zicntr_zicond_zicsr"), a_node("short").isa("rv64gc"))
+    assert [hit["note"].endswith("…") for hit in groups(viewer, "long")["Nodes"]] == [True]
+    assert [hit["note"].endswith("rv64gc") for hit in groups(viewer, "short")["Nodes"]] == [True]
 
 
 def test_extension_links_to_its_nodes(viewer: Client, cluster: Cluster) -> None:

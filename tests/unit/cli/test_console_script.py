@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.builders import a_pod
+from tests.builders import a_node, a_pod
 from tests.unit.cli.calling import cluster_file, run, workload_file
 
 PROGRAM = [sys.executable, "-m", "hetsched.cli"]
@@ -44,6 +44,16 @@ def test_unreadable_file_shows_no_traceback(tmp_path: Path) -> None:
     assert ended.stdout == ""
     assert ended.stderr.startswith("error [FileUnreadable]")
     assert "Traceback" not in ended.stderr
+
+
+def test_placement_loads_no_masked_arrays(tmp_path: Path) -> None:
+    pods, nodes = workload_file(tmp_path, a_pod("web").gpu(1)), cluster_file(tmp_path, a_node("n1").gpus(2))
+    said = "import atexit, sys; atexit.register(lambda: print('numpy.ma' in sys.modules))"
+    script = f"{said}; from hetsched.cli.__main__ import main; main()"
+    words = [sys.executable, "-c", script, "whatif", "-f", pods, "--cluster", nodes]
+    ended = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.startswith("placed"), ended.stderr
+    assert ended.stdout.splitlines()[-1] == "False"  # numpy.ma takes 70 ms of the first decision of each process
 
 
 def test_offline_commands_load_no_web_framework() -> None:

@@ -24,12 +24,13 @@ _BLOCK = re.compile(r"(?:\s{4,}|\$ )(?:\$ )?((?:[A-Z_]+=\S+ )*hetsched [a-z].*)"
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield the commands of a page: those in blocks, and those in code spans, which may omit required arguments."""
+    """Yield the commands of a page: those in blocks and `$(…)`, and those in code spans without all arguments."""
     for line in text.replace("\\\n", " ").splitlines():
         found = _BLOCK.match(line)
         if found:
             yield found[1]
         else:
+            yield from re.findall(r"\$\((hetsched [a-z][^)]*)\)", line)
             yield from (f"{mentioned} …" for mentioned in re.findall(r"`(hetsched [a-z][^`]*)`", line))
 
 

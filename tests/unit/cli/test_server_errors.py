@@ -92,4 +92,5 @@ def test_non_ascii_token_is_rejected(tmp_path: Path) -> None:
     result = run("get", "nodes", "--token", "hs_\u00e9")
     assert result.exit_code == 2
     assert "TokenInvalid" in result.stderr
+    assert "with an unexpired token from `hetsched token create`" in result.stderr
     assert "\u00e9" not in result.stderr

@@ -61,6 +61,8 @@ def test_median_gpu_determines_the_needs_without_a_mix() -> None:
     fleet = [a_node("a").cpu(24).gpus(2), a_node("b").cpu(24).gpus(3), a_node("c").cpu(99)]
     cpu, _ = needs_by_capacity(cluster(fleet))
     assert cpu == Need(0, 8000.0, 0.0)
+    cpu, _ = needs_by_capacity(cluster([a_node("a").cpu(24).gpus(2), a_node("b").cpu(16).gpus(2)]))
+    assert cpu == Need(0, 10000.0, 0.0)  # 8, 8, 12, 12
     # 1 GPU and 8 cores leave `a` 1 GPU and 16 cores, `b` 2 GPUs and 16 cores: nothing is short. 12 cores: `a` 12, `b`
     # 12 cores for 2 GPUs: S = 2 - 12 / 8 = 0.5 GPUs -> 50 - 2.5
     exact = {"need": "capacity", "tightness": 0}

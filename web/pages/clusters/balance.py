@@ -66,6 +66,14 @@ class BalanceTrend(msgspec.Struct, frozen=True):
     line: str
     low: float
 
+    @property
+    def first_at(self) -> datetime:
+        return self.points[0][0]
+
+    @property
+    def last_at(self) -> datetime:
+        return self.points[-1][0]
+
 
 def dots(nodes: Sequence[dict[str, Any]]) -> list[Dot]:
     """Return dots for the least balanced nodes that report CPU and memory; the first few have labels."""

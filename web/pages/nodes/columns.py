@@ -34,8 +34,7 @@ def _state_cell(row: NodeListRow) -> Cell:
 def _isa_cell(row: NodeListRow) -> Cell:
     if not row.isa:
         return Cell(_("unknown"), look="muted")
-    short = shorten_isa(row.isa, ISA_SHOWN_CHARACTERS)
-    return Cell(short if short == row.isa else f"{short}…", look="mono", title=row.isa)
+    return Cell(shorten_isa(row.isa, ISA_SHOWN_CHARACTERS), look="mono", title=row.isa)
 
 
 def _bar_cell(row: NodeListRow, resource: str) -> Cell:

@@ -75,7 +75,9 @@ def instruction_set(node: Node, reservations: list[Reservation]) -> Context:
         (label, [{"name": name, "needed": by_extension.get(name, 0), "by": sources[name]} for name in names])
         for label, names in grouped(shown.family, shown.extensions)
     ]
-    return {"isa": shown, "groups": groups, "needs": needs, "said": [statement for statement, _ in said]}
+    demanded = any(by_extension[name] for name in shown.extensions)
+    claims = [statement for statement, _ in said]
+    return {"isa": shown, "groups": groups, "demanded": demanded, "needs": needs, "said": claims}
 
 
 def _current_claims(node: Node) -> list[tuple[FactStatement, frozenset[str]]]:

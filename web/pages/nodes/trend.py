@@ -41,6 +41,14 @@ class NodeTrend(msgspec.Struct, frozen=True):
     low: float
     high: float
 
+    @property
+    def first_at(self) -> datetime:
+        return self.points[0].at
+
+    @property
+    def last_at(self) -> datetime:
+        return self.points[-1].at
+
 
 def trend(node: Node, now: datetime) -> NodeTrend | None:
     """Return the trend of a node over the last day, or None if it had no reservations in that time."""

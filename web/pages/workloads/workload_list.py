@@ -75,9 +75,11 @@ def _why_cell(pod: Pod) -> Cell:
     if pod.decision is None:
         return Cell(_("no attempt yet") if pod.workload_id else _("present at import"), look="muted")
     waits = describe_waits(pod.waits_for)
-    note = _("Waits for: %(events)s") % {"events": translate(waits)} if waits else ""
     short = Truncator(after_name(pod.key, translate(pod.decision.summary))).chars(SENTENCE_CHARACTERS)
-    return Cell(short, url=reverse("pod-why", args=[pod.pk]), look="text", note=note)
+    url = reverse("pod-why", args=[pod.pk])
+    if not waits:
+        return Cell(short, url=url, look="text")
+    return Cell(_("Waits for: %(events)s") % {"events": translate(waits)}, url=url, look="text", note=short)
 
 
 def _time(name: str) -> Any:
