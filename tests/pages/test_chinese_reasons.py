@@ -73,14 +73,14 @@ FREE = Message("a node with {names} free", names=joined(", ", ["cpu 32", "memory
                         "; ",
                         [
                             Message(
-                                "{count} {detail}",
+                                "{count}: {detail}",
                                 count=20,
                                 detail=Message(
                                     "the node runs {isa}, but the pod requires {need}", isa="x86", need="armv8.2-a"
                                 ),
                             ),
                             Message(
-                                "{count} {detail}",
+                                "{count}: {detail}",
                                 count=4,
                                 detail=Message("the node lacks {names}", names=joined(", ", ["asimdrdm", "dcpop"])),
                             ),

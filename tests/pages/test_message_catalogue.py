@@ -97,7 +97,7 @@ def test_no_template_is_composed() -> None:
                     "{n} of {m} nodes fit ({each})",
                     n=0,
                     m=2,
-                    each=joined("; ", [Message("{count} {detail}", count=2, detail=Message("the node is cordoned"))]),
+                    each=joined("; ", [Message("{count}: {detail}", count=2, detail=Message("the node is cordoned"))]),
                 ),
             ),
             "a/b 目前放不下：2 个节点中有 0 个可行（2 个：节点已封锁）",

@@ -226,12 +226,12 @@ def _sentence(
         shown.sort(key=lambda r: ((r.plugin, r.code, r.message) not in near, -r.nodes))
         del shown[_MOST_REASONS - 1 :]
     parts = [
-        Message("{count} {detail}", count=r.nodes, detail=r.message) for r in sorted(shown, key=lambda r: -r.nodes)
+        Message("{count}: {detail}", count=r.nodes, detail=r.message) for r in sorted(shown, key=lambda r: -r.nodes)
     ]
     others = [r.nodes for r in reasons if r not in shown]
     if others:
-        message = Message("for {n} other reasons", n=len(others))
-        parts.append(Message("{count} {detail}", count=sum(others), detail=message))
+        message = Message("{n} other reasons", n=len(others))
+        parts.append(Message("{count}: {detail}", count=sum(others), detail=message))
     if not parts:
         return _summary_of(verdict, pod, Message("{n} of {m} nodes fit", n=0, m=nodes))
     counts = Message("{n} of {m} nodes fit ({each})", n=0, m=nodes, each=joined("; ", parts))

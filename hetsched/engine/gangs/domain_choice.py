@@ -205,7 +205,7 @@ class DomainSearch:
         message = Message(template, key=self._key, n=self._least, label=label, domain=name, m=capacity)
         parts = [
             message,
-            *(Message("{count} {detail}", count=reason.nodes, detail=reason.message) for reason in because),
+            *(Message("{count}: {detail}", count=reason.nodes, detail=reason.message) for reason in because),
         ]
         if self._attempts_left <= 0:
             parts.append(Message("not all domains were tried because of the limit of {n} trials", n=_MOST_ATTEMPTS))

@@ -201,7 +201,7 @@ def test_plugin_messages_are_translated(registry: Registry, chinese: None) -> No
     diagnosis = diagnose(scheduler, busy("pod", "6"))
     english = "more than 25 % of the CPU would be requested, too much for a busy pod"
     assert [(reason.code, reason.message) for reason in diagnosis.reasons] == [("TooCrowded", english)]
-    assert diagnosis.summary == f"default/pod never fits this cluster, not even empty: 0 of 1 nodes fit (1 {english})"
+    assert diagnosis.summary == f"default/pod never fits this cluster, not even empty: 0 of 1 nodes fit (1: {english})"
     assert message_translation.translate(diagnosis.summary) == (
         "default/pod 此集群即使为空也无法满足：1 个节点中有 0 个可行（1 个：CPU 请求将超过 25%，忙碌的 Pod 放不下）"
     )

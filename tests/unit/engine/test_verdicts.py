@@ -94,7 +94,7 @@ def test_summary_has_counts_and_the_largest_reason_first() -> None:
     nodes = [a_node("a").tainted("x"), a_node("b").tainted("x"), a_node("c").cpu(0)]
     assert verdict(a_pod(), nodes).summary == (
         "default/pod never fits this cluster, not even empty: 0 of 3 nodes fit"
-        " (2 the taint x:NoSchedule is not tolerated; 1 Insufficient cpu: 1 requested)"
+        " (2: the taint x:NoSchedule is not tolerated; 1: Insufficient cpu: 1 requested)"
     )
 
 
@@ -105,9 +105,9 @@ def test_omitted_reasons_are_counted_in_the_summary() -> None:
     # three of the taints are named, 2 reasons with 4 nodes are left.
     summary = verdict(a_pod().cpu(4), [*other, a_node("z").cpu(4)], [a_pod("r").cpu(1).running_on("z")]).summary
     assert summary == (
-        "default/pod does not fit now: 0 of 11 nodes fit (2 the taint x0:NoSchedule is not tolerated; "
-        "2 the taint x1:NoSchedule is not tolerated; 2 the taint x2:NoSchedule is not tolerated; "
-        "1 Insufficient cpu: 4 requested; 4 for 2 other reasons)"
+        "default/pod does not fit now: 0 of 11 nodes fit (2: the taint x0:NoSchedule is not tolerated; "
+        "2: the taint x1:NoSchedule is not tolerated; 2: the taint x2:NoSchedule is not tolerated; "
+        "1: Insufficient cpu: 4 requested; 4: 2 other reasons)"
     )
     # All five reasons are named.
     summary = verdict(a_pod().cpu(4), [*other[2:], a_node("z").cpu(4)], [a_pod("r").cpu(1).running_on("z")]).summary
