@@ -19,7 +19,7 @@ from tests.kube import control_plane
 
 from .clusters import Case
 from .kubelet.admissions import Kubelet
-from .kubelet.comparison import INTENDED, differences
+from .kubelet.comparison import BUSY_CPUS, INTENDED, differences
 from .kubelet.nodes import draw
 from .summary import KUBELET, compare, minimal
 
@@ -69,6 +69,38 @@ def test_distribution_over_an_overwritten_combination(kubelet: Kubelet, cpus: in
     assert list(differences(case, kubelet)) == []
     (admission,) = kubelet.admit(case).pods
     assert format_cpuset(admission.cpus) == expected
+
+
+def test_init_container_that_shares_a_cpu_of_a_sidecar_is_named(kubelet: Kubelet) -> None:
+    """The kubelet counts the core of CPUs 6 and 7 as free, because 7 is free and its mean core has one CPU (8 of 5)."""
+    numa = [
+        {
+            "id": node,
+            "distances": {"0": 10, "1": 10},
+            "cores": [{"threads": c, "socket": node, "cache": 0} for c in cores],
+        }
+        for node, cores in enumerate([([0, 1], [4, 5], [6, 7]), ([8], [9])])
+    ]
+    configuration = {
+        "topologyPolicy": "best-effort", "topologyScope": "container", "topologyOptions": {}, "cpuPolicy": "static",
+        "cpuOptions": {}, "reservedCPUs": "9", "reservedMillis": 1000,
+    }  # fmt: skip
+    asked = {"sidecar": "5", "init": "2", "main": "100m"}
+    containers = {
+        name: {"name": name, "image": "image", "resources": {"limits": amounts, "requests": amounts}}
+        for name, cpus in asked.items() for amounts in ({"cpu": cpus, "memory": "64Mi"},)
+    }  # fmt: skip
+    sidecar = {**containers["sidecar"], "restartPolicy": "Always"}
+    meta = {"name": "p0", "namespace": "default", "uid": "p0"}
+    spec = {"initContainers": [sidecar, containers["init"]], "containers": [containers["main"]]}
+    case = Case(
+        0,
+        [{"numa": numa, "kubelet": configuration, "devices": {}}],
+        [{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}],
+    )
+    (admission,) = kubelet.admit(case).pods
+    assert format_cpuset(admission.shared) == "6"
+    assert [difference.name for difference in differences(case, kubelet)] == [BUSY_CPUS]
 
 
 # -- planted bugs ------------------------------------------------------------------------------------------------------

@@ -61,11 +61,10 @@ class Admission(msgspec.Struct):
     """The admission of one pod: the reason of a rejection, or the assigned resources.
 
     `cpus` are the exclusive CPUs while the pod runs, after its init containers have ended; `assigned` includes those of
-    the init containers, and `shared` are those that several running containers have; both are only known for the
-    kubelet. `devices` are the numbers
-    of devices by resource and NUMA node until the pod ends. `affinity` are the NUMA nodes that the containers with
-    aligned resources are bound to, empty if they are not aligned. `memory` is the memory in bytes, by NUMA nodes and
-    kind, of the containers that run until the pod ends.
+    the init containers, and `shared` are those of a running container that a later container got as well; both are only
+    known for the kubelet. `devices` are the numbers of devices by resource and NUMA node until the pod ends. `affinity`
+    are the NUMA nodes that the containers with aligned resources are bound to, empty if they are not aligned. `memory`
+    is the memory in bytes, by NUMA nodes and kind, of the containers that run until the pod ends.
     """
 
     reason: str = ""
@@ -140,7 +139,9 @@ def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]], e
     ended = {each["name"] for each in pod["spec"].get("initContainers", ()) if each.get("restartPolicy") != "Always"}
     admission = Admission()
     held: dict[str, set[str]] = {}
-    for name, assigned in found["containers"].items():
+    started = [each["name"] for each in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])]
+    for name in started:
+        assigned = found["containers"][name]
         for resource, devices in assigned["devices"].items():
             held.setdefault(resource, set()).update(devices)
         for block in () if name in ended else assigned["memory"] or ():
@@ -148,8 +149,8 @@ def _read(pod: Object, found: Object, zones: dict[str, dict[str, int | None]], e
             admission.memory[key] = admission.memory.get(key, 0) + block["size"]
         cpus = parse_cpuset(assigned["cpus"])
         admission.assigned |= cpus
+        admission.shared |= admission.cpus & cpus
         if name not in ended:
-            admission.shared |= admission.cpus & cpus
             admission.cpus |= cpus
             # hetsched also binds containers with GPUs of unknown zones, to all NUMA nodes.
             aligned = (resource == GPU or set(zones[resource].values()) - {None} for resource in assigned["devices"])
