@@ -99,7 +99,7 @@ BUGS = (
     Bug(
         "K12", "a node that comes back is empty", "kubernetes-sigs/kueue#8755",
         "hetsched/inventory/node_events.py",
-        "        if node.pods:\n            report = ", "        if False:\n            report = ",
+        "        if node.pods or may_hold:\n            report = ", "        if False:\n            report = ",
         "tests/apps/test_live_cluster_sync.py::"
         "test_deleted_node_stays_while_it_has_reservations",
     ),
