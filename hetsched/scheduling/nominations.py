@@ -141,7 +141,9 @@ class GangNominations:
     def members(self, key: str) -> list[str]:
         """Return the nominated members of a gang in the snapshot (pod keys)."""
         placed_pods = self._snapshot.state.placed_pods
-        return [name for name in self._snapshot.nominees if gang_key(placed_pods[name].pod) == key]
+        # A nominated pod is not placed while it is the victim of a gang whose results are not complete yet.
+        found = [placed for name in self._snapshot.nominees if (placed := placed_pods.get(name)) is not None]
+        return [placed.pod.key for placed in found if gang_key(placed.pod) == key]
 
     def restore_undecided(self, decided: Collection[str]) -> None:
         """Put nominated members that the batch did not contain back into the snapshot."""

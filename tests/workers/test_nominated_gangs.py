@@ -198,3 +198,13 @@ def test_deleted_member_ends_the_nominations_of_its_gang(cluster: Cluster) -> No
     retry("g-0", "g-2")
     assert decide(cluster) == {"g-0": "not-now", "g-2": "not-now"}
     assert (nominated(), claim_evictions(cluster.pk, 10)) == ({}, [])
+
+
+def test_gang_supersedes_a_nominated_pod_of_lower_priority(cluster: Cluster) -> None:
+    arrive(cluster, a_pod("mid").cpu(8).having(priority=50))
+    decide(cluster)
+    assert list(nominated()) == ["mid"]
+    arrive(cluster, *members(3, 3, cpu=4))
+    decide(cluster)
+    assert sorted(nominated()) == ["g-0", "g-1", "g-2"]
+    assert "mid" not in victims()
