@@ -138,13 +138,6 @@ class GangNominations:
             self._victims[key] = self._suspend(scheduler, key, pod)
         return self._victims[key]
 
-    def members(self, key: str) -> list[str]:
-        """Return the nominated members of a gang in the snapshot (pod keys)."""
-        placed_pods = self._snapshot.state.placed_pods
-        # A nominated pod is not placed while it is the victim of a gang whose results are not complete yet.
-        found = [placed for name in self._snapshot.nominees if (placed := placed_pods.get(name)) is not None]
-        return [placed.pod.key for placed in found if gang_key(placed.pod) == key]
-
     def restore_undecided(self, decided: Collection[str]) -> None:
         """Put nominated members that the batch did not contain back into the snapshot."""
         for nominee, placed in self._suspended:
@@ -153,7 +146,7 @@ class GangNominations:
 
     def _suspend(self, scheduler: Scheduler, key: str, pod: PodSpec) -> list[PlacedPod]:
         placed_pods = self._snapshot.state.placed_pods
-        pods = [placed_pods[name].pod for name in self.members(key)]
+        pods = [pod for name in self._snapshot.nominees if gang_key(pod := placed_pods[name].pod) == key]
         nominated = [found for member in pods if (found := self._nominees.suspend(member)) is not None]
         least = _missing(scheduler, key, pod)
         victims = {one.pod.key: one for nominee, _ in nominated for one in self._nominees.remaining_victims(nominee)}

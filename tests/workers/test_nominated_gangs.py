@@ -208,3 +208,31 @@ def test_gang_supersedes_a_nominated_pod_of_lower_priority(cluster: Cluster) -> 
     decide(cluster)
     assert sorted(nominated()) == ["g-0", "g-1", "g-2"]
     assert "mid" not in victims()
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster: a pod of 8 CPUs and priority 0 fills n1, and 2 CPUs of n2 are free."""
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    made = a_live_cluster()
+    keep = a_pod("keep").cpu(6).having(priority=200)
+    running = [observed(a_pod("low").cpu(8), node="n1"), observed(keep, node="n2")]
+    seen(made, nodes=[a_node(name).cpu(8).build() for name in NODES], pods=running)
+    return made
+
+
+def test_member_beyond_the_minimum_waits_for_victims(busy: Cluster) -> None:
+    # g-0 is the minimum and fits n2. g-1 preempts the pod of 8 CPUs; g-2 fits next to g-1 only after its deletion.
+    arrive(busy, *members(3, 1))
+    assert decide(busy) == {"g-0": "placed", "g-1": "not-now", "g-2": "not-now"}
+    assert nominated() == {"g-1": "n1", "g-2": "n1"}
+
+
+def test_gang_starts_without_evictions_if_its_minimum_fits(busy: Cluster) -> None:
+    # The first member needs the victim; the second is the minimum and fits n2, so it does not wait.
+    arrive(busy, a_pod("g-0").cpu(6).having(priority=100).gang("g", 1), *members(2, 1)[1:])
+    assert decide(busy) == {"g-0": "not-now", "g-1": "placed"}
+    assert nominated() == {}
+    retry("g-0")
+    assert decide(busy) == {"g-0": "not-now"}
+    assert (nominated(), victims()) == ({"g-0": "n1"}, ["low"])

@@ -140,6 +140,24 @@ def test_one_member_that_never_preempts_excludes_its_gang() -> None:
     assert len(running_pods(state)) == 4
 
 
+def test_member_that_fits_and_never_preempts_excludes_its_gang() -> None:
+    # Node a is free: the first member of 2 CPUs fits there, and the second of 4 CPUs needs the victims on b.
+    first, second = members(1, 2)[0], members(2, 2, "4")[1]
+    assert evicted(run(state_of(TWO_NODES, FULL[2:]), [first, second])) == {"b-0", "b-1"}
+    state = state_of(TWO_NODES, FULL[2:])
+    assert set(nodes_of(run(state, [first.having(preempts=False), second])).values()) == {None}
+    assert running_pods(state) == {"b-0", "b-1"}
+
+
+def test_gang_evicts_nothing_if_other_members_suffice() -> None:
+    # g-0 of 6 CPUs needs all of a. g-1 and g-2 of 2 CPUs are the minimum and fit the 5 free CPUs of b.
+    nodes = [a_node("a").cpu("6"), a_node("b").cpu("5")]
+    state = state_of(nodes, [resident("a-0", "a", "6")])
+    outcomes = run(state, [members(1, 2, "6")[0], *members(3, 2)[1:]])
+    assert nodes_of(outcomes) == {"g-0": None, "g-1": "b", "g-2": "b"}
+    assert evicted(outcomes) == set()
+
+
 def test_missing_member_of_a_running_gang_preempts() -> None:
     # One of two members runs: the other completes the gang and evicts one pod.
     running = [resident("g-0", "a", priority=10).gang("g", 2), *FULL[1:]]
