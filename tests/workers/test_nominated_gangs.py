@@ -86,6 +86,17 @@ def test_gang_starts_after_its_last_victim_ended(cluster: Cluster) -> None:
     assert Reservation.objects.filter(active=True, pod__gang="g").count() == 3
 
 
+def test_gang_is_not_decided_again_before_its_last_victim_ended(cluster: Cluster) -> None:
+    # Each decision evaluates all members, so one decision for each victim would have quadratic cost.
+    arrive(cluster, *members(3, 3))
+    decide(cluster)
+    first, last = victims()
+    end(cluster, first)
+    assert decide(cluster) == {}
+    end(cluster, last)
+    assert decide(cluster) == dict.fromkeys(("g-0", "g-1", "g-2"), "placed")
+
+
 def test_capacity_of_all_members_is_reserved_while_the_gang_waits(cluster: Cluster) -> None:
     arrive(cluster, *members(3, 3))
     decide(cluster)
@@ -236,3 +247,18 @@ def test_gang_starts_without_evictions_if_its_minimum_fits(busy: Cluster) -> Non
     retry("g-0")
     assert decide(busy) == {"g-0": "not-now"}
     assert (nominated(), victims()) == ({"g-0": "n1"}, ["low"])
+
+
+def test_rejected_eviction_for_a_later_member_keeps_earlier_nominations(cluster: Cluster) -> None:
+    # g-0 runs and is the minimum. The victim of g-1 is terminating when the eviction for g-2 is rejected.
+    seen(cluster, pods=[observed(a_pod("g-0").cpu(2).having(priority=100).gang("g", 1), node="n2")])
+    arrive(cluster, members(2, 1)[1])
+    decide(cluster)
+    (group,) = claim_evictions(cluster.pk, 10)
+    mark_requested(group)
+    arrive(cluster, members(3, 1)[2])
+    decide(cluster)
+    assert sorted(nominated()) == ["g-1", "g-2"]
+    (group,) = claim_evictions(cluster.pk, 10)
+    mark_refused(cluster.pk, group[0], "the budget allows no eviction")
+    assert list(nominated()) == ["g-1"]
