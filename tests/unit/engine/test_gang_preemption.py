@@ -7,11 +7,13 @@ import random
 import pytest
 
 from hetsched.contracts.objects.cluster import DisruptionBudget
-from hetsched.contracts.objects.workload import GangMember, GangTopology
+from hetsched.contracts.objects.workload import GangMember, GangTopology, PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
 from hetsched.engine.simulation.what_if import what_if
+from hetsched.lab.replay import replay
+from hetsched.lab.rerun import PodBatch, RecordedPod, RunPolicies, rerun
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 
@@ -186,6 +188,43 @@ def test_what_if_lists_the_victims_of_a_gang() -> None:
     answer = what_if(state_of(TWO_NODES, FULL), POLICY, pods, evaluated_at="2026-11-29T00:00:00Z")
     assert len(answer.placements) == 2
     assert len(answer.evictions) == 2
+
+
+QOS_POLICY = policy_of("qos-sort", *FILTERS, "least-allocated", "gang", "preemption")
+
+
+def order_dependent_gang() -> tuple[ClusterState, list[PodSpec]]:
+    """Return a cluster and a gang of three that fits after evictions in submission order, but not in queue order.
+
+    g-1 must run on n3. In the order of `qos-sort`, g-2 of 2 CPUs precedes g-0 of 4 CPUs and preempts the pod of lowest
+    priority, which runs on n1. Only n1 has 4 CPUs.
+    """
+    nodes = [a_node("n1").cpu("4"), a_node("n2").cpu("2"), a_node("n3").cpu("2").labelled(only="g-1")]
+    running = [resident("n1-0", "n1"), resident("n1-1", "n1"), resident("n2-0", "n2", priority=5)]
+    large, second, third = members(3, 3)
+    pods = [large.cpu("4"), second.guaranteed().on_nodes_with(only="g-1"), third.guaranteed()]
+    return state_of(nodes, [*running, resident("n3-0", "n3")]), [pod.build() for pod in pods]
+
+
+def test_what_if_does_not_list_evictions_that_were_undone() -> None:
+    state, pods = order_dependent_gang()
+    answer = what_if(state, QOS_POLICY, pods, evaluated_at="2026-11-29T00:00:00Z")
+    assert (answer.placements, answer.evictions) == ((), ())
+    assert "eviction" not in answer.summary
+
+
+def test_replay_does_not_count_evictions_that_were_undone() -> None:
+    state, pods = order_dependent_gang()
+    result, _ = replay(state, pods, QOS_POLICY, samples=len(pods))
+    assert (result.pending, result.evicted) == (3, 0)
+
+
+def test_rerun_does_not_count_evictions_that_were_undone() -> None:
+    state, pods = order_dependent_gang()
+    entries = tuple(RecordedPod(pod, number, "p", 1, None) for number, pod in enumerate(pods))
+    policies = RunPolicies(QOS_POLICY, {("p", 1): QOS_POLICY})
+    result = rerun(state, [PodBatch(entries)], policies, against={0: "n1", 1: "n3", 2: "n2"})
+    assert (set(result.nodes.values()), result.evicted) == ({None}, 0)
 
 
 def test_scheduler_that_does_not_evict_reports_the_gang_as_rejected() -> None:
