@@ -41,7 +41,7 @@ from hetsched.engine.framework.status import Eviction, ProtectedPods
 from hetsched.engine.preemption.dry_run import Rule, VictimSearch
 from hetsched.engine.preemption.victims import PreemptiblePods
 
-_MOST_GANG_NODES = 4096  # nodes searched in detail for all members of a gang together
+_MOST_GANG_NODES = 4096  # nodes searched in detail for the members of a gang together, up to its minimum
 
 
 class PreemptionParams(Params, frozen=True):
@@ -92,9 +92,13 @@ class Preemption:
             return None
         if was_rejected and diagnosis.fits_after_evictions([pod], 1):
             return Eviction("", ())  # only the capacity for the whole gang was insufficient
-        return self._victims(request, diagnosis, state, self.params.most_nodes)
+        return self._victims(request, diagnosis, state)
 
-    def _victims(self, request: Request, attempt: Attempt, state: ClusterState, most_nodes: int) -> Eviction | None:
+    def _victims(self, request: Request, attempt: Attempt, state: ClusterState) -> Eviction | None:
+        most_nodes, group = self.params.most_nodes, state.gangs.group_of(request.pod)
+        if group is not None and _missing_members(request.pod, state) > 0:
+            # The trial and the decisions of a gang search the same nodes, so that they find the same victims.
+            most_nodes = min(most_nodes, max(_MOST_GANG_NODES // len(group.members), 1))
         rule = self._rule(request, state, state.spared)
         search = VictimSearch(attempt, request, state, rule, counts_amounts=attempt.policy.counts_resources)
         return search.best(most_nodes)
@@ -125,13 +129,12 @@ class Preemption:
         # Other members may be sufficient; the pod then preempts for itself once the gang has its minimum.
         if refusal is None and len(members) > missing and attempt.fits_after_evictions(members, missing):
             return False
-        most_nodes = min(self.params.most_nodes, max(_MOST_GANG_NODES // len(members), 1))
         failed: set[Shape] = set()
 
         def select(request: Request, attempt: Attempt) -> Eviction | None:
             found = None
             if request.shape not in failed:
-                found = self._victims(request, attempt, state, most_nodes)
+                found = self._victims(request, attempt, state)
             if found is None:
                 failed.add(request.shape)
             return found
