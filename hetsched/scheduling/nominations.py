@@ -123,7 +123,7 @@ class GangNominations:
         self._snapshot = snapshot
         self._nominees = nominees
         self._victims: dict[str, list[PlacedPod]] = {}  # by gang; empty if the gang does not wait
-        self._suspended: list[_NominatedPod] = []
+        self._suspended: dict[str, _NominatedPod] = {}  # by pod key
 
     def awaited_victims(self, scheduler: Scheduler, pod: PodSpec) -> list[PlacedPod]:
         """Return the victims for whose deletion the pod's gang waits; empty if the pod is to be scheduled.
@@ -140,9 +140,13 @@ class GangNominations:
 
     def restore_undecided(self, decided: Collection[str]) -> None:
         """Put nominated members that the batch did not contain back into the snapshot."""
-        for nominee, placed in self._suspended:
-            if placed.pod.key not in decided:
+        for key, (nominee, placed) in self._suspended.items():
+            if key not in decided:
                 self._nominees.restore(nominee, placed)
+
+    def suspended(self, pod: PodSpec) -> _NominatedPod | None:
+        """Return the nomination of a pod that was removed from the snapshot with those of its gang."""
+        return self._suspended.get(pod.key)
 
     def _suspend(self, scheduler: Scheduler, key: str, pod: PodSpec) -> list[PlacedPod]:
         placed_pods = self._snapshot.state.placed_pods
@@ -155,7 +159,7 @@ class GangNominations:
             for nominee, placed in nominated:
                 self._nominees.restore(nominee, placed)
         else:
-            self._suspended += nominated
+            self._suspended |= {one[1].pod.key: one for one in nominated}
         return list(victims.values()) if waits and least > 0 else []
 
     def _waits(

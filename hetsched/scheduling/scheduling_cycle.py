@@ -305,14 +305,16 @@ class SchedulingCycle:
         awaited = self._gang_nominations.awaited_victims(scheduler, pod)
         if awaited:
             return waiting_gang_result(pending, spec, self._nominees.nominated_node(pod), awaited)
+        starts_with_gang = self._starts_with_gang(pod)
         nominated = self._nominees.suspend(pod)
+        if nominated is None and not starts_with_gang:
+            nominated = self._gang_nominations.suspended(pod)
         victims = self._nominees.remaining_victims(nominated[0]) if nominated else []
         waits = bool(nominated and victims and self._nominees.would_fit(scheduler, pod, nominated[0], victims))
         assignment = self._reservations.assign(scheduler, pending, self.top_nodes)
         if assignment is not None:
             return self._reservation_result(pending, spec, assignment, scheduler, position)
         top = best(scheduler, pod, self.top_nodes)
-        starts_with_gang = self._starts_with_gang(pod)
         outcome = scheduler.schedule(pod, preempts=not waits)
         if any(self._waits_in_permit(placed.pod.key) for placed in outcome.evicted):
             scheduler.undo(outcome)  # a victim waits in permit under another policy and may still start with its gang

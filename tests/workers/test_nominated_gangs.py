@@ -171,6 +171,22 @@ def test_members_beyond_the_minimum_are_nominated_one_by_one(cluster: Cluster) -
     assert decide(cluster) == {"g-1": "placed", "g-2": "not-now"}
 
 
+def test_member_beyond_the_minimum_keeps_its_nomination(cluster: Cluster) -> None:
+    # Two of three members fit after the deletion of the first victim. The victim of the third is terminating.
+    arrive(cluster, *members(3, 2))
+    decide(cluster)
+    of = dict(Eviction.objects.values_list("nomination__pod__name", "victim__name"))
+    third = Nomination.objects.get(pod__name="g-2")
+    mark_requested([one for group in claim_evictions(cluster.pk, 10) for one in group])
+    end(cluster, of["g-1"])
+    retry("g-0", "g-1", "g-2")
+    assert decide(cluster) == {"g-0": "placed", "g-1": "placed", "g-2": "not-now"}
+    assert list(Nomination.objects.filter(active=True)) == [third]
+    assert victims() == [of["g-2"]]
+    end(cluster, of["g-2"])
+    assert decide(cluster) == {"g-2": "placed"}
+
+
 def test_last_missing_member_of_a_gang_preempts(cluster: Cluster) -> None:
     # One of two members runs on n2, where it was placed before its gang lost the other one.
     seen(cluster, pods=[observed(a_pod("g-0").cpu(2).having(priority=100).gang("g", 2), node="n2")])
