@@ -310,7 +310,7 @@ class SchedulingCycle:
         if nominated is None and not starts_with_gang:
             nominated = self._gang_nominations.suspended(pod)
         victims = self._nominees.remaining_victims(nominated[0]) if nominated else []
-        waits = bool(nominated and victims and self._nominees.would_fit(scheduler, pod, nominated[0], victims))
+        waits = bool(nominated and victims and self._nominees.would_fit(scheduler, [nominated], victims))
         assignment = self._reservations.assign(scheduler, pending, self.top_nodes)
         if assignment is not None:
             return self._reservation_result(pending, spec, assignment, scheduler, position)

@@ -187,6 +187,18 @@ def test_member_beyond_the_minimum_keeps_its_nomination(cluster: Cluster) -> Non
     assert decide(cluster) == {"g-2": "placed"}
 
 
+def test_gang_waits_next_to_other_nominated_pods(cluster: Cluster) -> None:
+    arrive(cluster, *members(3, 3))
+    decide(cluster)
+    before = nominated()
+    arrive(cluster, a_pod("single").cpu(2).having(priority=50))
+    decide(cluster)
+    retry("g-0", "g-1", "g-2")
+    decide(cluster)
+    assert nominated().keys() == before.keys() | {"single"}
+    assert Nomination.objects.filter(pod__gang="g").count() == 3
+
+
 def test_last_missing_member_of_a_gang_preempts(cluster: Cluster) -> None:
     # One of two members runs on n2, where it was placed before its gang lost the other one.
     seen(cluster, pods=[observed(a_pod("g-0").cpu(2).having(priority=100).gang("g", 2), node="n2")])
