@@ -7,12 +7,12 @@ pods: it is placed on a node that has become free, or continues to wait. Otherwi
 nominated pod that is displaced by a pod of higher priority is not a victim: it only loses its nomination and need not
 be evicted.
 
-The nominations of a gang belong together. If it can only start after evictions, all its members of the batch are
-nominated, also those that need no victims: otherwise they would run before the others. The capacity of all members
-stays reserved until the last victim has ended; then the gang is scheduled like any other gang. While victims remain and
-the nominated members would fit their nodes without them, no member is scheduled, unless the whole gang fits the free
-capacity. If the nominated members are too few or no longer fit, their nominations are ignored, and the gang is
-scheduled again. Further members of a gang that has its minimum of placed members are nominated one by one.
+The nominations that one decision makes for a gang belong together. If it can only start after evictions, all its
+members of the batch are nominated, also those that need no victims: otherwise they would run before the others. The
+capacity of all members stays reserved until the last victim has ended; then the gang is scheduled like any other gang.
+While victims remain and the nominated members would fit their nodes without them, no member is scheduled, unless the
+minimum fits the free capacity. If the nominated members are too few or no longer fit, their nominations are ignored,
+and the gang is scheduled again. Members of a gang that has its minimum of placed members are nominated one by one.
 """
 
 from __future__ import annotations
