@@ -1,12 +1,12 @@
 """Request the eviction of preemption victims from the API servers of live clusters.
 
 Rows define the requests. An attempt is claimed first, then made outside any transaction, and its result is recorded.
-The victims of one nomination, or of one step of a rebalance plan, are a group: a dry run must succeed for each of them
-before the first eviction, and the disruption budgets must allow all evictions of the group and of earlier groups that
-passed. The first rejection ends the nomination or the plan. `GROUPS_AT_ONCE` groups are processed together: requests of
-different groups are sent in parallel, requests of one group one after the other. A victim that is still being bound is
-evicted once it is bound. An accepted request does not prove that the pod was deleted; the informer reports deleted
-pods. No request is sent while the cluster is out of sync.
+The victims of one nomination, of the nominations that one decision made for a gang, or of one step of a rebalance plan
+are a group: a dry run must succeed for each of them before the first eviction, and the disruption budgets must allow
+all evictions of the group and of earlier groups that passed. The first rejection ends the nominations or the plan.
+`GROUPS_AT_ONCE` groups are processed together: requests of different groups are sent in parallel, requests of one group
+one after the other. A victim that is still being bound is evicted once it is bound. An accepted request does not prove
+that the pod was deleted; the informer reports deleted pods. No request is sent while the cluster is out of sync.
 """
 
 from __future__ import annotations

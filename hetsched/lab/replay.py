@@ -83,7 +83,7 @@ def replay(
     watch = _ReplayMeasurements(scheduler.state, mix) if samples else None
     every = max(1, len(pods) // samples) if samples else len(pods) + 1
     outcomes: dict[str, Outcome] = {}
-    evicted = 0
+    running = set(state.placed_pods)
     taken: list[ReplaySample] = []
     spent_seconds = 0.0
     began = time.perf_counter()
@@ -92,8 +92,8 @@ def replay(
     done = 0
     for most in _steps(len(pods), 1 if policy.follows_placements else _STEP, every):
         for outcome in batches.schedule(list(islice(queue, most))):
-            if outcome.evicted:
-                evicted += sum(1 for _ in evictions(outcome, outcomes, scheduler.state))
+            for _ in evictions(outcome, outcomes, scheduler.state):
+                pass
             outcomes[outcome.pod.key] = outcome
         done += most
         if done == len(pods):
@@ -107,6 +107,7 @@ def replay(
     metrics = cluster_metrics(scheduler.state, mix)
     speed = len(pods) / spent_seconds if spent_seconds else 0.0
     pending = _pending(outcomes.values())
+    evicted = len(running - scheduler.state.placed_pods.keys())  # without evictions that were undone with their gang
     placements = tuple(PodPlacement(outcome.pod.key, outcome.node) for outcome in outcomes.values())
     result = Replay(policy.spec.name, len(pods) - pending, pending, placements, metrics, round(speed, 1), evicted)
     return result, taken

@@ -227,6 +227,7 @@ class _Running:
         self.batches: dict[int, BatchScheduler] = {}
         self.outcomes: dict[int, Outcome] = {}
         self.by_key: dict[str, Outcome] = {}
+        self.group: list[Outcome] = []  # outcomes of the group that is being decided
         self.margins: dict[int, float] = {}
         self.reasons: dict[int, str] = {}
         self.diagnosed: dict[tuple[int, object], str] = {}
@@ -257,6 +258,9 @@ class _Running:
         for batch in self.batches.values():
             batch.scheduler.settle()
             batch.scheduler.waiting_pods.drain()
+        for outcome in self.group:
+            self.evicted += sum(1 for _ in evictions(outcome, self.by_key, self.state))
+        self.group.clear()
 
     def _run(self, entries: Sequence[RecordedPod]) -> None:
         """Schedule consecutive pods under one policy."""
@@ -276,8 +280,7 @@ class _Running:
         return known
 
     def _note(self, entry: RecordedPod, outcome: Outcome) -> None:
-        if outcome.evicted:
-            self.evicted += sum(1 for _ in evictions(outcome, self.by_key, self.state))
+        self.group.append(outcome)
         self.outcomes[entry.decision] = self.by_key[entry.pod.key] = outcome
 
     def _compared_outcome(self, scheduler: Scheduler, entry: RecordedPod) -> Outcome:

@@ -7,12 +7,12 @@ pods: it is placed on a node that has become free, or continues to wait. Otherwi
 nominated pod that is displaced by a pod of higher priority is not a victim: it only loses its nomination and need not
 be evicted.
 
-The nominations of a gang belong together. If it can only start after evictions, all its members of the batch are
-nominated, also those that need no victims: otherwise they would run before the others. The capacity of all members
-stays reserved until the last victim has ended; then the gang is scheduled like any other gang. While victims remain and
-the nominated members would fit their nodes without them, no member is scheduled, unless the whole gang fits the free
-capacity. If the nominated members are too few or no longer fit, their nominations are ignored, and the gang is
-scheduled again. Further members of a gang that has its minimum of placed members are nominated one by one.
+The nominations that one decision makes for a gang belong together. If it can only start after evictions, all its
+members of the batch are nominated, also those that need no victims: otherwise they would run before the others. The
+capacity of all members stays reserved until the last victim has ended; then the gang is scheduled like any other gang.
+While victims remain and the nominated members would fit their nodes without them, no member is scheduled, unless the
+minimum fits the free capacity. If the nominated members are too few or no longer fit, their nominations are ignored,
+and the gang is scheduled again. Members of a gang that has its minimum of placed members are nominated one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hetsched.placement.cluster_snapshot import ClusterSnapshot, Nominee
 from hetsched.placement.models.holds import MARK, own_name
 from hetsched.placement.scheduling_result import NominatedNode
 
-_NominatedPod = tuple[Nominee, PlacedPod]
+NominatedPod = tuple[Nominee, PlacedPod]
 
 
 class Nominees:
@@ -40,7 +40,7 @@ class Nominees:
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
 
-    def suspend(self, pod: PodSpec) -> tuple[Nominee, PlacedPod] | None:
+    def suspend(self, pod: PodSpec) -> NominatedPod | None:
         """Remove a nominated pod from the snapshot at the start of its scheduling cycle, and return it."""
         nominee = self._snapshot.nominees.pop(pod.key, None)
         placed = None if nominee is None else self._snapshot.state.forget(pod.key)
@@ -50,15 +50,15 @@ class Nominees:
         """Put a pod that `suspend` removed back into the snapshot, and return its nomination."""
         self._snapshot.state.restore(placed)
         self._snapshot.nominees[placed.pod.key] = nominee
-        return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, placed.allocation, is_new=False)
+        return self._continuing(nominee, placed)
 
     def nominated_node(self, pod: PodSpec) -> NominatedNode | None:
         """Return the continuing nomination of a pod in the snapshot, or None if the pod is not nominated."""
         nominee = self._snapshot.nominees.get(pod.key)
-        if nominee is None:
-            return None
-        allocation = self._snapshot.state.placed_pods[pod.key].allocation
-        return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, allocation, is_new=False)
+        return None if nominee is None else self._continuing(nominee, self._snapshot.state.placed_pods[pod.key])
+
+    def _continuing(self, nominee: Nominee, placed: PlacedPod) -> NominatedNode:
+        return NominatedNode(self._snapshot.node_ids[nominee.node], nominee.node, placed.allocation, is_new=False)
 
     def remaining_victims(self, nominee: Nominee) -> list[PlacedPod]:
         """Return the remaining victims of a nomination, including force-deleted pods that still hold resources."""
@@ -67,22 +67,32 @@ class Nominees:
         found = [name for key, uid, kept in victims for name in (key, kept) if _is_placed(placed_pods.get(name), uid)]
         return [placed_pods[name] for name in found]
 
-    def would_fit(self, scheduler: Scheduler, pod: PodSpec, nominee: Nominee, going: Sequence[PlacedPod]) -> bool:
-        """Return True if a pod would fit its nominated node without its remaining victims (`going`).
+    def would_fit(self, scheduler: Scheduler, nominated: Sequence[NominatedPod], going: Sequence[PlacedPod]) -> bool:
+        """Return whether nominated pods would all fit their nodes without their remaining victims (`going`).
 
-        The caller must already have removed the pod from the snapshot.
+        The victims of other pods that are nominated for these nodes are left out too, because those pods are assumed.
+        The caller must already have removed the pods from the snapshot.
         """
-        state = self._snapshot.state
-        row = state.row_of.get(nominee.node)
-        if row is None:
-            return False
-        for placed in going:
-            state.forget(placed.pod.key)
+        state, nodes = self._snapshot.state, {nominee.node for nominee, _ in nominated}
+        others = [nominee for nominee in self._snapshot.nominees.values() if nominee.node in nodes]
+        victims = {one.pod.key: one for nominee in others for one in self.remaining_victims(nominee)}
+        victims |= {one.pod.key: one for one in going}
+        restored: list[PlacedPod] = []
+        for victim in victims.values():
+            state.forget(victim.pod.key)
         try:
-            return Attempt(scheduler, state.compile(pod)).fits(row)
-        finally:
-            for placed in going:
+            for nominee, placed in nominated:
+                row = state.row_of.get(nominee.node)
+                if row is None or not Attempt(scheduler, state.compile(placed.pod)).fits(row):
+                    return False
                 state.restore(placed)
+                restored.append(placed)
+            return True
+        finally:
+            for placed in restored:
+                state.forget(placed.pod.key)
+            for victim in victims.values():
+                state.restore(victim)
 
     def settle(self, outcome: Outcome, evicted: Sequence[Evicted]) -> tuple[NominatedNode | None, tuple[str, ...]]:
         """Restore the victims of a placement, except pods that were only nominated.
@@ -123,7 +133,7 @@ class GangNominations:
         self._snapshot = snapshot
         self._nominees = nominees
         self._victims: dict[str, list[PlacedPod]] = {}  # by gang; empty if the gang does not wait
-        self._suspended: list[_NominatedPod] = []
+        self._suspended: dict[str, NominatedPod] = {}  # by pod key
 
     def awaited_victims(self, scheduler: Scheduler, pod: PodSpec) -> list[PlacedPod]:
         """Return the victims for whose deletion the pod's gang waits; empty if the pod is to be scheduled.
@@ -138,36 +148,36 @@ class GangNominations:
             self._victims[key] = self._suspend(scheduler, key, pod)
         return self._victims[key]
 
-    def members(self, key: str) -> list[str]:
-        """Return the nominated members of a gang in the snapshot (pod keys)."""
-        placed_pods = self._snapshot.state.placed_pods
-        return [name for name in self._snapshot.nominees if gang_key(placed_pods[name].pod) == key]
-
     def restore_undecided(self, decided: Collection[str]) -> None:
         """Put nominated members that the batch did not contain back into the snapshot."""
-        for nominee, placed in self._suspended:
-            if placed.pod.key not in decided:
+        for key, (nominee, placed) in self._suspended.items():
+            if key not in decided:
                 self._nominees.restore(nominee, placed)
+
+    def suspended(self, pod: PodSpec) -> NominatedPod | None:
+        """Return the nomination of a pod that was removed from the snapshot with those of its gang."""
+        return self._suspended.get(pod.key)
 
     def _suspend(self, scheduler: Scheduler, key: str, pod: PodSpec) -> list[PlacedPod]:
         placed_pods = self._snapshot.state.placed_pods
-        pods = [placed_pods[name].pod for name in self.members(key)]
-        nominated = [found for member in pods if (found := self._nominees.suspend(member)) is not None]
+        pods = [placed_pods[name].pod for name in self._snapshot.nominees]
+        members = [member for member in pods if gang_key(member) == key]
+        nominated = [found for member in members if (found := self._nominees.suspend(member)) is not None]
         least = _missing(scheduler, key, pod)
         victims = {one.pod.key: one for nominee, _ in nominated for one in self._nominees.remaining_victims(nominee)}
-        waits = bool(victims) and self._waits(scheduler, pod, nominated, list(victims.values()), least)
-        if waits or least <= 0:
-            for nominee, placed in nominated:
-                self._nominees.restore(nominee, placed)
-        else:
-            self._suspended += nominated
-        return list(victims.values()) if waits and least > 0 else []
+        going = list(victims.values()) if least > 0 else []
+        if least > 0 and not (going and self._waits(scheduler, pod, nominated, going, least)):
+            self._suspended |= {placed.pod.key: (nominee, placed) for nominee, placed in nominated}
+            return []
+        for nominee, placed in nominated:
+            self._nominees.restore(nominee, placed)
+        return going
 
     def _waits(
         self,
         scheduler: Scheduler,
         pod: PodSpec,
-        nominated: Sequence[_NominatedPod],
+        nominated: Sequence[NominatedPod],
         going: Sequence[PlacedPod],
         least: int,
     ) -> bool:
@@ -181,29 +191,9 @@ class GangNominations:
         with scheduler.trial(list(group.members.values()), least) as trial:
             fits_now = trial.placed >= least
         group.check_again()
-        waits = not fits_now and self._would_fit(scheduler, nominated, going)
+        waits = not fits_now and self._nominees.would_fit(scheduler, nominated, going)
         group.check_again()
         return waits
-
-    def _would_fit(self, scheduler: Scheduler, nominated: Sequence[_NominatedPod], going: Sequence[PlacedPod]) -> bool:
-        """Return whether all nominated members fit their nodes without the remaining victims (`going`)."""
-        state = self._snapshot.state
-        restored: list[PlacedPod] = []
-        for victim in going:
-            state.forget(victim.pod.key)
-        try:
-            for nominee, placed in nominated:
-                row = state.row_of.get(nominee.node)
-                if row is None or not Attempt(scheduler, state.compile(placed.pod)).fits(row):
-                    return False
-                state.restore(placed)
-                restored.append(placed)
-            return True
-        finally:
-            for placed in restored:
-                state.forget(placed.pod.key)
-            for victim in going:
-                state.restore(victim)
 
 
 def _missing(scheduler: Scheduler, key: str, pod: PodSpec) -> int:

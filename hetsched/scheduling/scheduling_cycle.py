@@ -305,9 +305,12 @@ class SchedulingCycle:
         awaited = self._gang_nominations.awaited_victims(scheduler, pod)
         if awaited:
             return waiting_gang_result(pending, spec, self._nominees.nominated_node(pod), awaited)
+        starts_with_gang = self._starts_with_gang(pod)
         nominated = self._nominees.suspend(pod)
+        if nominated is None and not starts_with_gang:
+            nominated = self._gang_nominations.suspended(pod)
         victims = self._nominees.remaining_victims(nominated[0]) if nominated else []
-        waits = bool(nominated and victims and self._nominees.would_fit(scheduler, pod, nominated[0], victims))
+        waits = bool(nominated and victims and self._nominees.would_fit(scheduler, [nominated], victims))
         assignment = self._reservations.assign(scheduler, pending, self.top_nodes)
         if assignment is not None:
             return self._reservation_result(pending, spec, assignment, scheduler, position)
@@ -333,7 +336,7 @@ class SchedulingCycle:
             )
             return msgspec.structs.replace(refused, waits_for=(*diagnosis.waits_for, *after_refusal))
         self._assumed.append((position, outcome, scheduler))
-        if pod.gang is not None:
+        if starts_with_gang:
             self._outcomes[pod.key] = outcome
             self._gang.append(GangPlacement(position, pending, spec, outcome, top, scheduler))
             return self._placed.result(pending, scheduler, outcome, top)
@@ -404,38 +407,38 @@ class SchedulingCycle:
 
     def _gang_results(self, gang: Sequence[GangPlacement]) -> list[Result]:
         """Return the results of the members of a gang that starts after evictions."""
-        evicted = {
-            member.position: tuple(evictions(member.outcome, self._outcomes, member.scheduler.state)) for member in gang
-        }
+        evicted = [tuple(evictions(member.outcome, self._outcomes, member.scheduler.state)) for member in gang]
         if not self.snapshot.nominates:
-            return [
-                self._placed.result(
-                    member.pending, member.scheduler, member.outcome, member.top, evicted[member.position]
-                )
-                for member in gang
-            ]
-        pod, state = gang[0].pending.spec, self.snapshot.state
-        key, preempting = gang_key(pod) or "", [member for member in gang if member.outcome.evicted]
-        starting = state.gangs.placed_members(key) - len(self._gang_nominations.members(key)) - len(preempting)
-        if pod.gang is not None and starting >= pod.gang.min_available:
-            return [
-                self._nominate(
-                    member.pending, member.spec, member.outcome, member.top, evicted[member.position], member.scheduler
-                )
-                for member in preempting
-            ]
-        settled = [self._nominees.restore_victims(member.outcome, evicted[member.position]) for member in gang]
+            return [self._gang_result(member, of_member) for member, of_member in zip(gang, evicted, strict=True)]
+        settled = [
+            self._nominees.restore_victims(member.outcome, of_member)
+            for member, of_member in zip(gang, evicted, strict=True)
+        ]
         victims = [victim for staying, _ in settled for victim in staying]
         results = []
-        for member, (staying, superseded) in zip(gang, settled, strict=True):
+        for member, of_member, (staying, superseded) in zip(gang, evicted, settled, strict=True):
             if victims:
                 found = self._nominees.nominate(member.outcome, staying)
-                due = tuple(one for one in evicted[member.position] if one.pod not in superseded)
+                due = tuple(one for one in of_member if one.pod not in superseded)
                 result = waiting_gang_result(member.pending, member.spec, found, victims, due)
             else:
-                result = self._placed.result(member.pending, member.scheduler, member.outcome, member.top)
+                result = self._gang_result(member)
             results.append(msgspec.structs.replace(result, overridden=superseded))
         return results
+
+    def _gang_result(self, member: GangPlacement, evicted: tuple[Evicted, ...] = ()) -> Result:
+        return self._placed.result(member.pending, member.scheduler, member.outcome, member.top, evicted)
+
+    def _starts_with_gang(self, pod: PodSpec) -> bool:
+        """Return whether a pod starts together with other members of its gang that this batch decides.
+
+        Otherwise its gang already has its minimum of members and does not wait for evictions.
+        """
+        key = gang_key(pod)
+        if pod.gang is None or key is None:
+            return False
+        missing = pod.gang.min_available - self.snapshot.state.gangs.placed_members(key)
+        return missing > 0 or any(member.outcome.evicted for member in self._gang)
 
     def _waits_in_permit(self, key: str) -> bool:
         return key in self._outcomes and self._outcomes[key].is_waiting

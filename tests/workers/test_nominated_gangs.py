@@ -86,6 +86,17 @@ def test_gang_starts_after_its_last_victim_ended(cluster: Cluster) -> None:
     assert Reservation.objects.filter(active=True, pod__gang="g").count() == 3
 
 
+def test_gang_is_not_decided_again_before_its_last_victim_ended(cluster: Cluster) -> None:
+    # Each decision evaluates all members, so one decision for each victim would have quadratic cost.
+    arrive(cluster, *members(3, 3))
+    decide(cluster)
+    first, last = victims()
+    end(cluster, first)
+    assert decide(cluster) == {}
+    end(cluster, last)
+    assert decide(cluster) == dict.fromkeys(("g-0", "g-1", "g-2"), "placed")
+
+
 def test_capacity_of_all_members_is_reserved_while_the_gang_waits(cluster: Cluster) -> None:
     arrive(cluster, *members(3, 3))
     decide(cluster)
@@ -160,6 +171,34 @@ def test_members_beyond_the_minimum_are_nominated_one_by_one(cluster: Cluster) -
     assert decide(cluster) == {"g-1": "placed", "g-2": "not-now"}
 
 
+def test_member_beyond_the_minimum_keeps_its_nomination(cluster: Cluster) -> None:
+    # Two of three members fit after the deletion of the first victim. The victim of the third is terminating.
+    arrive(cluster, *members(3, 2))
+    decide(cluster)
+    of = dict(Eviction.objects.values_list("nomination__pod__name", "victim__name"))
+    third = Nomination.objects.get(pod__name="g-2")
+    mark_requested([one for group in claim_evictions(cluster.pk, 10) for one in group])
+    end(cluster, of["g-1"])
+    retry("g-0", "g-1", "g-2")
+    assert decide(cluster) == {"g-0": "placed", "g-1": "placed", "g-2": "not-now"}
+    assert list(Nomination.objects.filter(active=True)) == [third]
+    assert victims() == [of["g-2"]]
+    end(cluster, of["g-2"])
+    assert decide(cluster) == {"g-2": "placed"}
+
+
+def test_gang_waits_next_to_other_nominated_pods(cluster: Cluster) -> None:
+    arrive(cluster, *members(3, 3))
+    decide(cluster)
+    before = nominated()
+    arrive(cluster, a_pod("single").cpu(2).having(priority=50))
+    decide(cluster)
+    retry("g-0", "g-1", "g-2")
+    decide(cluster)
+    assert nominated().keys() == before.keys() | {"single"}
+    assert Nomination.objects.filter(pod__gang="g").count() == 3
+
+
 def test_last_missing_member_of_a_gang_preempts(cluster: Cluster) -> None:
     # One of two members runs on n2, where it was placed before its gang lost the other one.
     seen(cluster, pods=[observed(a_pod("g-0").cpu(2).having(priority=100).gang("g", 2), node="n2")])
@@ -198,3 +237,56 @@ def test_deleted_member_ends_the_nominations_of_its_gang(cluster: Cluster) -> No
     retry("g-0", "g-2")
     assert decide(cluster) == {"g-0": "not-now", "g-2": "not-now"}
     assert (nominated(), claim_evictions(cluster.pk, 10)) == ({}, [])
+
+
+def test_gang_supersedes_a_nominated_pod_of_lower_priority(cluster: Cluster) -> None:
+    arrive(cluster, a_pod("mid").cpu(8).having(priority=50))
+    decide(cluster)
+    assert list(nominated()) == ["mid"]
+    arrive(cluster, *members(3, 3, cpu=4))
+    decide(cluster)
+    assert sorted(nominated()) == ["g-0", "g-1", "g-2"]
+    assert "mid" not in victims()
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a live cluster: a pod of 8 CPUs and priority 0 fills n1, and 2 CPUs of n2 are free."""
+    monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
+    made = a_live_cluster()
+    keep = a_pod("keep").cpu(6).having(priority=200)
+    running = [observed(a_pod("low").cpu(8), node="n1"), observed(keep, node="n2")]
+    seen(made, nodes=[a_node(name).cpu(8).build() for name in NODES], pods=running)
+    return made
+
+
+def test_member_beyond_the_minimum_waits_for_victims(busy: Cluster) -> None:
+    # g-0 is the minimum and fits n2. g-1 preempts the pod of 8 CPUs; g-2 fits next to g-1 only after its deletion.
+    arrive(busy, *members(3, 1))
+    assert decide(busy) == {"g-0": "placed", "g-1": "not-now", "g-2": "not-now"}
+    assert nominated() == {"g-1": "n1", "g-2": "n1"}
+
+
+def test_gang_starts_without_evictions_if_its_minimum_fits(busy: Cluster) -> None:
+    # The first member needs the victim; the second is the minimum and fits n2, so it does not wait.
+    arrive(busy, a_pod("g-0").cpu(6).having(priority=100).gang("g", 1), *members(2, 1)[1:])
+    assert decide(busy) == {"g-0": "not-now", "g-1": "placed"}
+    assert nominated() == {}
+    retry("g-0")
+    assert decide(busy) == {"g-0": "not-now"}
+    assert (nominated(), victims()) == ({"g-0": "n1"}, ["low"])
+
+
+def test_rejected_eviction_for_a_later_member_keeps_earlier_nominations(cluster: Cluster) -> None:
+    # g-0 runs and is the minimum. The victim of g-1 is terminating when the eviction for g-2 is rejected.
+    seen(cluster, pods=[observed(a_pod("g-0").cpu(2).having(priority=100).gang("g", 1), node="n2")])
+    arrive(cluster, members(2, 1)[1])
+    decide(cluster)
+    (group,) = claim_evictions(cluster.pk, 10)
+    mark_requested(group)
+    arrive(cluster, members(3, 1)[2])
+    decide(cluster)
+    assert sorted(nominated()) == ["g-1", "g-2"]
+    (group,) = claim_evictions(cluster.pk, 10)
+    mark_refused(cluster.pk, group[0], "the budget allows no eviction")
+    assert list(nominated()) == ["g-1"]

@@ -162,3 +162,14 @@ def test_refused_evictions_are_named_if_no_other_victims_help(cluster: Cluster) 
     reasons = Decision.objects.filter(pod_name="high").latest("id").reasons
     named = {str(reason.message) for reason in reasons if reason.code == "PreemptionRefused"}
     assert named == {f"default/{name} was not evicted: the budget allows no eviction" for name in refused}
+
+
+def test_nominated_pod_waits_next_to_a_nominated_pod_of_lower_priority(cluster: Cluster) -> None:
+    # The nodes are full of nominated pods and victims, so the last pod needs all other pods of its node as victims.
+    nominate(cluster, "high-0", "high-1", "high-2")
+    before = set(Nomination.objects.filter(active=True).values_list("id", flat=True))
+    seen(cluster, pods=[observed(a_pod("mid").cpu(4).having(priority=50))])
+    assert decide(cluster) == {"mid": "not-now"}
+    Pod.objects.filter(name__startswith="high").update(queued=True, not_before=None)
+    assert decide(cluster) == dict.fromkeys(("high-0", "high-1", "high-2"), "not-now")
+    assert before < set(Nomination.objects.filter(active=True).values_list("id", flat=True))

@@ -169,14 +169,20 @@ class Policy:
     ) -> Iterator[PodSpec]:
         """Register pods, given in submission order, and yield them in the order in which to schedule them on `state`.
 
-        If the order follows placements, the caller must decide each pod before it draws the next. `behind` is described
-        in `by_decision_time`.
+        Pods are registered in queue order, so that trials of a gang place its members in the order of the decisions. If
+        the order follows placements, the members of a gang keep their submission order, and the caller must decide each
+        pod before it draws the next. `behind` is described in `by_decision_time`.
         """
-        state.gangs.register_queue(pods)
         groups = by_decision_time(pods, behind or {})
-        return chain.from_iterable(
+        order = chain.from_iterable(
             self._ordered(group, state, lambda pod: pod.key in state.placed_pods) for group in groups
         )
+        if self.follows_placements:
+            state.gangs.register_queue(pods)
+            return order
+        queue = list(order)
+        state.gangs.register_queue(queue)
+        return iter(queue)
 
     def forecast(
         self, pods: Sequence[PodSpec], state: ClusterState, behind: Mapping[str, float] | None = None

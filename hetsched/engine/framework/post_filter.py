@@ -86,15 +86,18 @@ class Attempt:
         )
 
     def fits_after_evictions(
-        self, pods: Sequence[PodSpec], least: int, select: Callable[[Request, Attempt], Eviction | None]
+        self,
+        pods: Sequence[PodSpec],
+        least: int,
+        select: Callable[[Request, Attempt], Eviction | None] | None = None,
     ) -> bool:
         """Return whether at least `least` of these pods can be placed in order; the state is unchanged afterwards.
 
-        `select` may name victims for a pod that fits no node.
+        `select` may name victims for a pod that fits no node; without it, no pod is evicted.
         """
 
         def victims(request: Request) -> Eviction | None:
-            return select(request, Attempt(self._scheduler, request))
+            return None if select is None else select(request, Attempt(self._scheduler, request))
 
         with self._scheduler.trial(pods, least, victims) as trial:
             return trial.placed >= least

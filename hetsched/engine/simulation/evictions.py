@@ -2,6 +2,7 @@
 
 The caller reports every placement at the end of the run. A pod that the run placed and later evicted is reported as not
 placed, with the reason `Preempted`; it is not scheduled again, so the run decides each pod once and always ends.
+The evictions for a gang are undone if the gang cannot start, so they are final only after its last member.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ PREEMPTED = "Preempted"
 def evictions(outcome: Outcome, earlier: Mapping[str, Outcome], state: ClusterState) -> Iterator[Evicted]:
     """Yield the pods evicted for `outcome` that were running before the run; undo the outcomes of its other victims.
 
-    The other victims are pods placed by the run itself. `earlier` are the previous outcomes of the run by pod key.
+    The other victims are pods placed by the run itself. `earlier` are the outcomes of the run by pod key, at least the
+    previous ones.
     """
     if outcome.eviction is None:
         return

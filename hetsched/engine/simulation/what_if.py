@@ -90,9 +90,7 @@ def what_if(
     for pod in policy.queue(pods, fork):
         margin = tipping(scheduler, pod) if explain else None
         rows = matrix(scheduler, pod) if explain else ()
-        outcome = scheduler.schedule(pod)
-        evicted.extend(evictions(outcome, ChainMap(outcomes, drained), fork))
-        outcomes[pod.key] = outcome
+        outcome = outcomes[pod.key] = scheduler.schedule(pod)
         if explain and outcome.evicted:
             vacated = _without_evicted(scheduler, pod)
             margin, rows = tipping(vacated, pod), matrix(vacated, pod)
@@ -103,6 +101,8 @@ def what_if(
         elif margin is not None and margin.node == outcome.node:
             margins.append(margin)
     scheduler.settle()
+    for outcome in outcomes.values():
+        evicted.extend(evictions(outcome, ChainMap(outcomes, drained), fork))
     placements: list[Placement] = []
     unplaced: list[Unplaced] = []
     refusals: list[Diagnosis] = []
@@ -216,10 +216,10 @@ def _drain(
     former_nodes = {pod.key: name for name, pod in moving}
     outcomes: dict[str, Outcome] = {}
     for pod in scheduler.policy.queue([pod for _, pod in moving], state):
-        outcome = scheduler.schedule(pod)
-        evicted.extend(evictions(outcome, outcomes, state))
-        outcomes[pod.key] = outcome
+        outcomes[pod.key] = scheduler.schedule(pod)
     scheduler.settle()
+    for outcome in outcomes.values():
+        evicted.extend(evictions(outcome, outcomes, state))
     return tuple(_displaced(scheduler, former_nodes[key], outcome) for key, outcome in outcomes.items()), outcomes
 
 

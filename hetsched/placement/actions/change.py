@@ -48,6 +48,7 @@ from hetsched.storage.statements import change_many
 from ..due_effects import due_placements
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
+from ..models.nominations import nominations_of_gang
 from ..notifications.callbacks import enqueue_deliveries
 from ..reservation_ledger import ReservedPod, end, insert
 from ..scheduling_queue.decision_time import add_used_seconds
@@ -179,18 +180,19 @@ class ClusterTransaction:
     def end_nominations(self, pod_ids: Sequence[int], reason: str, *, with_gangs: bool = True) -> int:
         """End the nominations of these pods and drop their unsent evictions; return how many nominations ended.
 
-        With `with_gangs`, the nominations of the other members of their gangs end too, because a gang for which one
-        member is missing might not start after the evictions.
+        With `with_gangs`, the nominations that began together with these for members of their gangs end too, because a
+        gang for which one member is missing might not start after the evictions.
         """
         ended = 0
         for pods in batched(pod_ids):
-            active = Nomination.objects.filter(cluster=self.cluster, active=True)
-            rows = list(active.filter(pod_id__in=pods).values_list("id", "pod__namespace", "pod__gang"))
+            active = Nomination.objects.filter(pod_id__in=pods, active=True)
+            rows = list(active.values_list("id", "revision", "pod__namespace", "pod__gang"))
             if not rows:
                 continue
             some = {pk for pk, *_ in rows}
-            for namespace, gang in {(namespace, gang) for _, namespace, gang in rows if gang and with_gangs}:
-                of_gang = active.filter(pod__namespace=namespace, pod__gang=gang)
+            gangs = {(revision, namespace, gang) for _, revision, namespace, gang in rows if gang and with_gangs}
+            for revision, namespace, gang in gangs:
+                of_gang = nominations_of_gang(self.cluster.pk, revision, namespace, gang)
                 some.update(of_gang.values_list("id", flat=True))
             wanted = Eviction.objects.filter(nomination_id__in=some, state=Eviction.WANTED)
             wanted.update(state=Eviction.DROPPED)

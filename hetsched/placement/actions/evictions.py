@@ -8,9 +8,9 @@ goes back to the queue immediately, because the API server does not know of its 
 unless enough members remain. If the API server rejects an eviction, the victim is spared for `SPARED` and the
 nomination ends: the nominated pod is scheduled again. A nomination also ends if its victims were not deleted within
 `PATIENCE`; the victims keep their reservations until the watch reports their deletion.
-Several victims of one nomination or of the nominations of one gang, and the pods of one step of a rebalance plan,
-belong together: none of them is evicted until a dry run has allowed all of their evictions. If one eviction is
-rejected, all these nominations end.
+Several victims of one nomination or of the nominations that one decision made for a gang, and the pods of one step of a
+rebalance plan, belong together: none of them is evicted until a dry run has allowed all of their evictions. If one
+eviction is rejected, all these nominations end.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import advance
 from hetsched.placement.lifecycle import HOLDING, QUEUED, State
 from hetsched.placement.models import Eviction, Nomination, Pod, Preemption
+from hetsched.placement.models.nominations import nominations_of_gang
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert, new
 from hetsched.storage.write_lock import write_transaction
@@ -79,15 +80,16 @@ def due_evictions(cluster_id: int) -> QuerySet[Eviction]:
 def claim_evictions(cluster_id: int, most_groups: int) -> list[list[ClaimedEviction]]:
     """Claim the first due evictions and return them in groups, at most `most_groups`.
 
-    A group contains the evictions of one nomination, of the nominations of one gang, or of one plan step; an eviction
-    without either is its own group.
+    A group contains the evictions of one nomination, of the nominations that one decision made for a gang, or of one
+    plan step; an eviction without either is its own group.
     """
     groups: dict[Hashable, list[int]] = {}
     with write_transaction():
         due = due_evictions(cluster_id).select_related("move", "nomination__pod").order_by("id")
         due = due.only(
-            "nomination_id", "move__rebalance_id", "move__step", "nomination__pod__namespace", "nomination__pod__gang"
-        )
+            "move__rebalance_id", "move__step",
+            "nomination__revision", "nomination__pod__namespace", "nomination__pod__gang",
+        )  # fmt: skip
         for eviction in due.select_for_update(skip_locked=True, of=("self",)):
             key = _group_key(eviction)
             if key in groups or len(groups) < most_groups:
@@ -107,7 +109,7 @@ def _group_key(eviction: Eviction) -> Hashable:
     nomination = eviction.nomination
     if nomination is not None:
         pod = nomination.pod
-        return ("gang", pod.namespace, pod.gang) if pod.gang else ("nomination", nomination.pk)
+        return ("gang", pod.namespace, pod.gang, nomination.revision) if pod.gang else ("nomination", nomination.pk)
     move = eviction.move
     return ("eviction", eviction.pk) if move is None else ("step", move.rebalance_id, move.step)
 
@@ -224,14 +226,26 @@ def unevictable_pods(cluster_id: int) -> dict[str, tuple[int, str]]:
 
 
 def requeue_nominees(victim_ids: Sequence[int]) -> None:
-    """Requeue, without back-off, the nominated pods with these victims, unless others remain on the nominated node."""
+    """Requeue, without back-off, the nominated pods with these victims, unless others remain on the nominated node.
+
+    A gang is requeued after the last of these victims of all its members: each attempt decides all members again.
+    """
     for some in batched(victim_ids):
+        ended = Nomination.objects.filter(active=True, evictions__victim_id__in=some)
         remaining = Eviction.objects.filter(
             nomination=OuterRef("pk"), victim__state__in=_HOLDING, victim__node=OuterRef("node")
         )
-        ready = Nomination.objects.filter(~Exists(remaining), active=True, evictions__victim_id__in=some)
-        pods = list(ready.values_list("pod_id", flat=True).distinct())
-        Pod.objects.filter(pk__in=pods, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
+        pods = set(ended.filter(~Exists(remaining), pod__gang="").values_list("pod_id", flat=True))
+        gangs = ended.exclude(pod__gang="").values_list("cluster_id", "revision", "pod__namespace", "pod__gang")
+        for gang in gangs.distinct():
+            nominations = nominations_of_gang(*gang)
+            remaining = Eviction.objects.filter(
+                nomination__in=nominations, victim__state__in=_HOLDING, victim__node=F("nomination__node")
+            )
+            if not remaining.exists():
+                pods.update(nominations.values_list("pod_id", flat=True))
+        for pod_ids in batched(sorted(pods)):
+            Pod.objects.filter(pk__in=pod_ids, state__in=_QUEUED).update(queued=True, not_before=None, flushed=False)
 
 
 def requeue_nominees_of_uids(cluster: Cluster, uids: Sequence[str]) -> None:

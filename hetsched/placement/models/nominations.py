@@ -59,6 +59,13 @@ class Nomination(models.Model):
         return f"{self.pod_id} for {self.node_id}"
 
 
+def nominations_of_gang(cluster_id: int, revision: int, namespace: str, gang: str) -> models.QuerySet[Nomination]:
+    """Return the active nominations that the decisions of one revision made for members of a gang."""
+    return Nomination.objects.filter(
+        cluster_id=cluster_id, revision=revision, active=True, pod__namespace=namespace, pod__gang=gang
+    )
+
+
 class Eviction(models.Model):
     """The eviction of one victim; `budget` is the disruption budget that the eviction violates."""
 

@@ -7,11 +7,15 @@ import random
 import pytest
 
 from hetsched.contracts.objects.cluster import DisruptionBudget
-from hetsched.contracts.objects.workload import GangMember, GangTopology
+from hetsched.contracts.objects.workload import GangMember, GangTopology, PodSpec
 from hetsched.engine.cluster.state import ClusterState
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.outcome import Outcome
+from hetsched.engine.framework.policy import Policy
+from hetsched.engine.plugins.priority.preemption import Preemption
 from hetsched.engine.simulation.what_if import what_if
+from hetsched.lab.replay import replay
+from hetsched.lab.rerun import PodBatch, RecordedPod, RunPolicies, rerun
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod, matching
 from tests.unit.engine.fleet import policy_of
 
@@ -31,10 +35,10 @@ def state_of(nodes: list[NodeBuilder], running: list[PodBuilder], *budgets: Disr
     return ClusterState([n.build() for n in nodes], [p.build() for p in running], budgets=budgets)
 
 
-def run(state: ClusterState, pods: list[PodBuilder]) -> dict[str, Outcome]:
+def run(state: ClusterState, pods: list[PodBuilder], policy: Policy = POLICY) -> dict[str, Outcome]:
     """Schedule a registered queue, and end it."""
-    scheduler = Scheduler(state, POLICY, evicts=True)
-    outcomes = {pod.name: scheduler.schedule(pod) for pod in POLICY.queue([pod.build() for pod in pods], state)}
+    scheduler = Scheduler(state, policy, evicts=True)
+    outcomes = {pod.name: scheduler.schedule(pod) for pod in policy.queue([pod.build() for pod in pods], state)}
     scheduler.settle()
     return outcomes
 
@@ -140,6 +144,24 @@ def test_one_member_that_never_preempts_excludes_its_gang() -> None:
     assert len(running_pods(state)) == 4
 
 
+def test_member_that_fits_and_never_preempts_excludes_its_gang() -> None:
+    # Node a is free: the first member of 2 CPUs fits there, and the second of 4 CPUs needs the victims on b.
+    first, second = members(1, 2)[0], members(2, 2, "4")[1]
+    assert evicted(run(state_of(TWO_NODES, FULL[2:]), [first, second])) == {"b-0", "b-1"}
+    state = state_of(TWO_NODES, FULL[2:])
+    assert set(nodes_of(run(state, [first.having(preempts=False), second])).values()) == {None}
+    assert running_pods(state) == {"b-0", "b-1"}
+
+
+def test_gang_evicts_nothing_if_other_members_suffice() -> None:
+    # g-0 of 6 CPUs needs all of a. g-1 and g-2 of 2 CPUs are the minimum and fit the 5 free CPUs of b.
+    nodes = [a_node("a").cpu("6"), a_node("b").cpu("5")]
+    state = state_of(nodes, [resident("a-0", "a", "6")])
+    outcomes = run(state, [members(1, 2, "6")[0], *members(3, 2)[1:]])
+    assert nodes_of(outcomes) == {"g-0": None, "g-1": "b", "g-2": "b"}
+    assert evicted(outcomes) == set()
+
+
 def test_missing_member_of_a_running_gang_preempts() -> None:
     # One of two members runs: the other completes the gang and evicts one pod.
     running = [resident("g-0", "a", priority=10).gang("g", 2), *FULL[1:]]
@@ -168,6 +190,73 @@ def test_what_if_lists_the_victims_of_a_gang() -> None:
     answer = what_if(state_of(TWO_NODES, FULL), POLICY, pods, evaluated_at="2026-11-29T00:00:00Z")
     assert len(answer.placements) == 2
     assert len(answer.evictions) == 2
+
+
+QOS_POLICY = policy_of("qos-sort", *FILTERS, "least-allocated", "gang", "preemption")
+
+
+def small_and_large() -> tuple[ClusterState, list[PodBuilder]]:
+    """Return a cluster and a gang whose members of 2 and 4 CPUs both fit only if the first evicts two pods of gang v.
+
+    Its cheapest victim is one pod on n2, which alone has 4 CPUs. The free CPUs of n4 cannot be used.
+    """
+    nodes = [a_node("n1").cpu("2"), a_node("n2").cpu("4"), a_node("n3").cpu("1"), a_node("n4").cpu("8").not_ready()]
+    running = [resident("v-0", "n1").gang("v", 2), resident("v-1", "n3", "1").gang("v", 2)]
+    running += [resident("n2-0", "n2"), resident("n2-1", "n2")]
+    small, large = members(2, 2)
+    return state_of(nodes, running), [small, large.cpu("4")]
+
+
+def test_decisions_search_the_nodes_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With one node for each member, the trial selects n1 for g-0, because the estimated costs on n1 and n2 are equal.
+    monkeypatch.setattr("hetsched.engine.plugins.priority.preemption._MOST_GANG_NODES", 2)
+    outcomes = run(*small_and_large())
+    assert nodes_of(outcomes) == {"g-0": "n1", "g-1": "n2"}
+
+
+@pytest.fixture
+def failing_gang(monkeypatch: pytest.MonkeyPatch) -> tuple[ClusterState, list[PodSpec]]:
+    """Return a cluster and a gang whose second member fails after the evictions for the first.
+
+    The trial does not foresee this, as if a Permit plugin rejected the second member.
+    """
+    monkeypatch.setattr(Preemption, "_gang_needs_evictions", lambda *args: True)
+    state, pods = small_and_large()
+    return state, [pod.build() for pod in pods]
+
+
+def test_trial_places_members_in_queue_order() -> None:
+    # g-1 must run on the full n3. Without evictions, the minimum of two fits only if g-0 of 4 CPUs precedes g-2,
+    # but `qos-sort` orders g-2 first, and g-2 selects the emptier n1.
+    nodes = [a_node("n1").cpu("4"), a_node("n2").cpu("4"), a_node("n3").cpu("2").labelled(only="g-1")]
+    keep = resident("n2-0", "n2", priority=20)
+    large, pinned, small = members(3, 2)
+    pods = [large.cpu("4"), pinned.guaranteed().on_nodes_with(only="g-1"), small.guaranteed()]
+    state = state_of(nodes, [keep, resident("n3-0", "n3")])
+    outcomes = run(state, pods, QOS_POLICY)
+    assert nodes_of(outcomes) == {"g-1": "n3", "g-2": "n1", "g-0": None}
+    assert evicted(outcomes) == {"n3-0"}
+
+
+def test_what_if_does_not_list_evictions_that_were_undone(failing_gang: tuple[ClusterState, list[PodSpec]]) -> None:
+    state, pods = failing_gang
+    answer = what_if(state, POLICY, pods, evaluated_at="2026-11-29T00:00:00Z")
+    assert (answer.placements, answer.evictions) == ((), ())
+    assert "eviction" not in answer.summary
+
+
+def test_replay_does_not_count_evictions_that_were_undone(failing_gang: tuple[ClusterState, list[PodSpec]]) -> None:
+    state, pods = failing_gang
+    result, _ = replay(state, pods, POLICY, samples=len(pods))
+    assert (result.pending, result.evicted) == (2, 0)
+
+
+def test_rerun_does_not_count_evictions_that_were_undone(failing_gang: tuple[ClusterState, list[PodSpec]]) -> None:
+    state, pods = failing_gang
+    entries = tuple(RecordedPod(pod, number, "p", 1, None) for number, pod in enumerate(pods))
+    policies = RunPolicies(POLICY, {("p", 1): POLICY})
+    result = rerun(state, [PodBatch(entries)], policies, against={0: "n1", 1: "n2"})
+    assert (set(result.nodes.values()), result.evicted) == ({None}, 0)
 
 
 def test_scheduler_that_does_not_evict_reports_the_gang_as_rejected() -> None:

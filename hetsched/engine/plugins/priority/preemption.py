@@ -10,8 +10,8 @@ Quotas are considered only if the policy has the plugin `quota`. Pods with `pree
 A member of a gang preempts only if the gang then has its minimum of members. Before the first eviction for a gang, its
 pending members are placed on trial in queue order, each with its own cheapest victims, until the minimum is reached;
 otherwise no pod is evicted. At most 4,096 / n nodes are searched for each of n members. A gang does not preempt for its
-minimum if it requires a topology level, if its minResources are not free, or if one of its pending members has
-`preemptionPolicy: Never`.
+minimum if the minimum fits without evictions, if the gang requires a topology level, if its minResources are not free,
+or if one of its pending members has `preemptionPolicy: Never`.
 Static pods are not victims. The caller can exclude further pods: those with a recently rejected eviction and, on a live
 cluster unless `foreign` is set, pods of other schedulers, which could place them on the same node again. The caller
 evicts the victims.
@@ -41,7 +41,7 @@ from hetsched.engine.framework.status import Eviction, ProtectedPods
 from hetsched.engine.preemption.dry_run import Rule, VictimSearch
 from hetsched.engine.preemption.victims import PreemptiblePods
 
-_MOST_GANG_NODES = 4096  # nodes searched in detail for all members of a gang together
+_MOST_GANG_NODES = 4096  # nodes searched in detail for the members of a gang together, up to its minimum
 
 
 class PreemptionParams(Params, frozen=True):
@@ -74,10 +74,6 @@ def _missing_members(pod: PodSpec, state: ClusterState) -> int:
     return 1 if pod.gang is None or key is None else pod.gang.min_available - state.gangs.placed_members(key)
 
 
-def _no_victims(request: Request, attempt: Attempt) -> None:
-    return None
-
-
 @plugin(
     "preemption",
     summary="If no node fits, preempt as few pods of lower priority as possible.",
@@ -90,14 +86,19 @@ class Preemption:
     evicts_lower_priority = True
 
     def post_filter(self, request: Request, diagnosis: Attempt, state: ClusterState) -> Eviction | None:
-        if not request.pod.preempts or not self._gang_can_start(request.pod, diagnosis, state):
+        pod, group = request.pod, state.gangs.group_of(request.pod)
+        was_rejected = group is not None and group.refusal is not None
+        if not pod.preempts or not self._gang_can_start(pod, diagnosis, state):
             return None
-        group = state.gangs.group_of(request.pod)
-        if group is not None and group.preempts and diagnosis.fits_after_evictions([request.pod], 1, _no_victims):
+        if was_rejected and diagnosis.fits_after_evictions([pod], 1):
             return Eviction("", ())  # only the capacity for the whole gang was insufficient
-        return self._victims(request, diagnosis, state, self.params.most_nodes)
+        return self._victims(request, diagnosis, state)
 
-    def _victims(self, request: Request, attempt: Attempt, state: ClusterState, most_nodes: int) -> Eviction | None:
+    def _victims(self, request: Request, attempt: Attempt, state: ClusterState) -> Eviction | None:
+        most_nodes, group = self.params.most_nodes, state.gangs.group_of(request.pod)
+        if group is not None and _missing_members(request.pod, state) > 0:
+            # The trial and the decisions of a gang search the same nodes, so that they find the same victims.
+            most_nodes = min(most_nodes, max(_MOST_GANG_NODES // len(group.members), 1))
         rule = self._rule(request, state, state.spared)
         search = VictimSearch(attempt, request, state, rule, counts_amounts=attempt.policy.counts_resources)
         return search.best(most_nodes)
@@ -109,32 +110,37 @@ class Preemption:
         capacity.
         """
         group, missing = state.gangs.group_of(pod), _missing_members(pod, state)
-        if group is None or (missing <= 1 and group.refusal is None):
+        if group is None:
             return missing <= 1
-        if group.preempts is None:
-            group.preempts = self._gang_fits(pod, group, missing, attempt, state)
-        return group.preempts
+        if missing > 0 and group.preempts is None:
+            group.preempts = self._gang_needs_evictions(pod, group, missing, attempt, state)
+        return group.refusal is None and (missing <= 0 or bool(group.preempts))
 
-    def _gang_fits(self, pod: PodSpec, group: GangMembers, missing: int, attempt: Attempt, state: ClusterState) -> bool:
+    def _gang_needs_evictions(
+        self, pod: PodSpec, group: GangMembers, missing: int, attempt: Attempt, state: ClusterState
+    ) -> bool:
+        """Return whether the missing members of a gang fit after evictions, but not without evictions."""
         members = [pod, *(member for key, member in group.members.items() if key in group.untried)]
         refusal, topology = group.refusal, None if pod.gang is None else pod.gang.topology
         if (refusal is not None and not refusal.resolvable) or (topology is not None and topology.required):
             return False
-        if len(members) < missing or not all(member.preempts for member in members):
+        if len(members) < missing or not all(member.preempts for member in group.members.values()):
             return False
-        most_nodes = min(self.params.most_nodes, max(_MOST_GANG_NODES // len(members), 1))
+        # Other members may be sufficient; the pod then preempts for itself once the gang has its minimum.
+        if refusal is None and len(members) > missing and attempt.fits_after_evictions(members, missing):
+            return False
         failed: set[Shape] = set()
 
         def select(request: Request, attempt: Attempt) -> Eviction | None:
             found = None
             if request.shape not in failed:
-                found = self._victims(request, attempt, state, most_nodes)
+                found = self._victims(request, attempt, state)
             if found is None:
                 failed.add(request.shape)
             return found
 
         group.refusal = None
-        fits = attempt.fits_after_evictions(members, max(missing, 1), select)
+        fits = attempt.fits_after_evictions(members, missing, select)
         if not fits:
             group.refusal = refusal
         return fits
