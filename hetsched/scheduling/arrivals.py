@@ -57,18 +57,23 @@ class PlacedBatch(msgspec.Struct, frozen=True):
 class ArrivalScheduler:
     """Scheduler of the arriving pods of one cluster, in the process that watches the cluster and is its leader."""
 
-    def __init__(self, cache: SchedulerCache, name: str, most: int) -> None:
+    def __init__(self, cache: SchedulerCache, name: str) -> None:
         self._cache = cache
         self._name = name
-        self._most = most
         self._cluster: Cluster | None = None
         self._definitions_revision = -1
         self._active: ActivePolicies | None = None  # the commit checks that these versions are still active
 
     def place(
-        self, arrivals: Sequence[ObservedPod], lease: Lease, follower_epoch: int, *, copies_labels: bool = False
+        self,
+        arrivals: Sequence[ObservedPod],
+        lease: Lease,
+        follower_epoch: int,
+        *,
+        most: int,
+        copies_labels: bool = False,
     ) -> PlacedBatch:
-        """Try the first arriving pods, at most `most` (see the constructor); place and commit the pods that fit now.
+        """Try the first arriving pods, at most `most`; place and commit the pods that fit now.
 
         With `copies_labels`, each reservation contains the labels that the API server will copy from the node to the
         pod, so that the watch confirmation of the binding changes nothing.
@@ -85,7 +90,7 @@ class ArrivalScheduler:
             # While a deleted pod of the same name holds resources, the new pod joins the queue.
             new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
             try:
-                return self._place(snapshot, columns, new, lease, copies_labels=copies_labels)
+                return self._place(snapshot, columns, new, lease, most=most, copies_labels=copies_labels)
             except Contradiction as refusal:
                 log.info("arriving pods moved to the queue", cluster=lease.cluster_id, reason=str(refusal))
                 return PlacedBatch()
@@ -97,6 +102,7 @@ class ArrivalScheduler:
         pods: Sequence[PodSpec],
         lease: Lease,
         *,
+        most: int,
         copies_labels: bool,
     ) -> PlacedBatch:
         active = self._active = self._active or ActivePolicies()
@@ -105,10 +111,10 @@ class ArrivalScheduler:
             return PlacedBatch()
         policy = self._cache.policy(default)
         used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
-        if len(pods) > self._most:
+        if len(pods) > most:
             pods = policy.forecast(pods, snapshot.state, used_seconds)
-        untried = frozenset(pod.key for pod in pods[self._most :])
-        rows = {row.key: row for row in self._rows(columns, pods[: self._most], active)}
+        untried = frozenset(pod.key for pod in pods[most:])
+        rows = {row.key: row for row in self._rows(columns, pods[:most], active)}
         pending = [_pending(row, -place) for place, row in enumerate(rows.values(), start=1)]
         specs = active.specs({columns.policy_name, *(pod.policy for pod in pending)})
         cycle = SchedulingCycle(self._cache, snapshot, specs, settings.HETSCHED_TOP_NODES, has_refused_evictions=False)

@@ -44,7 +44,10 @@ POLL_SECONDS = 0.5  # polling interval of the queue when no change is reported
 REFRESH_SECONDS = 2.0
 LARGE_CLUSTER_NODES = 1000  # from this size on, loading a snapshot takes seconds
 MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while the next batch is decided
-MAX_BINDINGS = 400
+# Bindings in flight. While the API server is slow, arriving pods are decided in small batches as bindings end: after a
+# full batch, no pod would be decided until as many bindings have ended.
+MAX_BINDINGS = 600
+MIN_ARRIVALS = 25
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
 # Longest delay of `write_placement_effects`; the transaction that confirms the bindings usually writes them earlier.
 EFFECTS_SECONDS = 0.6
@@ -77,7 +80,7 @@ class InformerHost:
         self._lease_checked_at = self._polled_at = self._refreshed_at = -float(settings.HETSCHED_LEASE_SECONDS)
         self._due = True
         self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
-        self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name, MAX_BATCH_PODS)
+        self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name)
         self._effects_due_at: float | None = None  # when to write the effects of committed placements
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
@@ -121,7 +124,10 @@ class InformerHost:
         batch = PlacedBatch(untried=frozenset(pod.key for pod in arrivals))
         try:
             if not self.is_saturated:
-                batch = self._arrivals.place(arrivals, self._lease, follower_epoch, copies_labels=self.copies_labels)
+                most = min(MAX_BATCH_PODS, MAX_BINDINGS - self.bindings.count)
+                batch = self._arrivals.place(
+                    arrivals, self._lease, follower_epoch, most=most, copies_labels=self.copies_labels
+                )
         except Conflict as conflict:
             log.info("arriving pods will be retried", cluster=self._cluster.pk, reason=str(conflict))
             self._check_lease_next()
@@ -140,7 +146,7 @@ class InformerHost:
     @property
     def is_saturated(self) -> bool:
         """Return True if so many bindings are in flight that no further pod is decided."""
-        return self.bindings.count > MAX_BINDINGS
+        return self.bindings.count > MAX_BINDINGS - MIN_ARRIVALS
 
     def iterate(self, *, has_events: bool = False, has_arrivals: bool = False) -> bool:
         """Run one scheduling iteration and write binding results; return True if more work is due immediately.
@@ -175,7 +181,8 @@ class InformerHost:
         now = time.monotonic()
         if not self._due and now - self._polled_at < POLL_SECONDS:
             return False
-        if self.bindings.unproven or self.is_saturated or not self._has_lease(now):
+        has_room = self.bindings.count <= MAX_BINDINGS - MAX_BATCH_PODS
+        if self.bindings.unproven or not has_room or not self._has_lease(now):
             return False
         assert self._lease is not None
         self._polled_at, self._due = now, False

@@ -114,7 +114,8 @@ def _place(prefix: str, numbers: range) -> None:
         owner = f"{prefix}-job-{number % 4}" if number % 4 < OWNERS else ""
         spec = a_pod(name).cpu("1m").memory("1Mi").having(uid=f"uid-{name}", controller=owner).build()
         arrivals.append(ObservedPod(spec.namespace, name, spec.uid, scheduler_name="hetsched", spec=spec))
-    batch = ArrivalScheduler(cache_of(cluster.pk), cluster.name, len(arrivals)).place(arrivals, lease, 1)
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), cluster.name)
+    batch = scheduler.place(arrivals, lease, 1, most=len(arrivals))
     assert len(batch.results) == len(arrivals)
 
 

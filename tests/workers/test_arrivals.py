@@ -63,8 +63,8 @@ def arriving(pod: PodBuilder, uid: str = "") -> ObservedPod:
 
 
 def try_to_place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1, most: int = 200) -> PlacedBatch:
-    scheduler = ArrivalScheduler(cache_of(lease.cluster_id), "live", most)
-    return scheduler.place([arriving(pod) for pod in pods], lease, follower_epoch)
+    scheduler = ArrivalScheduler(cache_of(lease.cluster_id), "live")
+    return scheduler.place([arriving(pod) for pod in pods], lease, follower_epoch, most=most)
 
 
 def place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1) -> list[Result]:
@@ -170,8 +170,8 @@ def test_any_commit_in_between_is_a_conflict(cluster: Cluster, lease: Lease, mon
 
 def test_pod_of_the_same_name_that_is_placed_waits_for_its_end(cluster: Cluster, lease: Lease) -> None:
     assert place(lease, a_pod("p"))
-    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
-    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == PlacedBatch()
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
+    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1, most=200) == PlacedBatch()
     assert Pod.objects.count() == 1
     assert_state_agrees(cluster)
 
@@ -179,8 +179,8 @@ def test_pod_of_the_same_name_that_is_placed_waits_for_its_end(cluster: Cluster,
 def test_name_of_a_live_pod_is_a_conflict(cluster: Cluster, lease: Lease) -> None:
     apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("p"))]), epoch=1)
     Pod.objects.update(queued=False)
-    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
-    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1) == PlacedBatch()
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
+    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1, most=200) == PlacedBatch()
     assert Pod.objects.get().state == "pending"
     assert_state_agrees(cluster)
 
@@ -317,8 +317,8 @@ def place_with_node_labels(cluster: Cluster, lease: Lease) -> tuple[Pod, Observe
     """Place pod `p` on a node in zone z1; return its row, and the pod as the API server sends it after the binding."""
     apply_changes(cluster.pk, Changes(nodes=[a_node("n2").labelled({ZONE: "z1"}).build()]), epoch=1)
     pod = a_pod("p").on_nodes_with(**{ZONE: "z1"})
-    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live", 200)
-    (result,) = scheduler.place([arriving(pod)], lease, 1, copies_labels=True).results
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
+    (result,) = scheduler.place([arriving(pod)], lease, 1, most=200, copies_labels=True).results
     assert result.reserved_spec is not None
     assert result.reserved_spec.labels == {ZONE: "z1"}
     assert_state_agrees(cluster)

@@ -124,3 +124,24 @@ def test_slow_bindings_are_left_to_other_processes_at_shutdown(
     decides._threads.shutdown()
     assert len(written) == 1
     assert set(Pod.objects.values_list("state", flat=True)) == {"binding"}
+
+
+def test_arriving_pods_fill_the_bindings_in_flight(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit 10, smallest batch 3: with 6 bindings in flight, 4 of 5 pods are placed, and with 8 none."""
+    monkeypatch.setattr(informer_host, "MAX_BINDINGS", 10)
+    monkeypatch.setattr(informer_host, "MIN_ARRIVALS", 3)
+    started: list[int] = []
+    in_flight = bindings_in_flight.BindingsInFlight
+    monkeypatch.setattr(in_flight, "start", lambda self, lease, placed: started.append(len(placed)))
+    epoch = a_lease(cluster).epoch
+    apply_changes(cluster.pk, Changes(nodes=[a_node("n1").build()]), epoch=epoch)
+    specs = [a_pod(f"p{number}").having(uid=f"u{number}").build() for number in range(5)]
+    pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
+    host = informer_host.InformerHost(cluster, Server())  # type: ignore[arg-type]
+    host.bindings.count = 6
+    batch = host.place_arrivals(pods, epoch)
+    assert (len(batch.results), len(batch.untried), started) == (4, 1, [4])
+    host.bindings.count = 8
+    batch = host.place_arrivals(pods[4:], epoch)
+    assert (len(batch.results), len(batch.untried), started) == (0, 1, [4])
+    host.close()

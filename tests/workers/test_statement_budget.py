@@ -56,14 +56,15 @@ class PodPath:
         self.cluster = a_live_cluster()
         apply_changes(self.cluster.pk, Changes(nodes=[a_node(f"n{n}").build() for n in range(50)]), epoch=1)
         self.lease = acquire_lease(self.cluster)
-        self.arrivals = ArrivalScheduler(cache_of(self.cluster.pk), self.cluster.name, TOGETHER)
+        self.arrivals = ArrivalScheduler(cache_of(self.cluster.pk), self.cluster.name)
         self.loop = SchedulingLoop(BindingHost(), self.cluster.pk, self.cluster.name, TOGETHER)
 
     def walk(self, name: str, count: int) -> dict[str, Sequence[str]]:
         """Take `count` pods that fit and `count` pods that do not along their paths; return each step's statements."""
         fitting, large = some_pods(name, count, 0.5), some_pods(f"{name}-large", count, 9)
         with TestCase.captureOnCommitCallbacks(execute=True):  # the process keeps its committed placements
-            found = {"place arriving pods": statements_of(lambda: self.arrivals.place(fitting, self.lease, 1))}
+            placed = statements_of(lambda: self.arrivals.place(fitting, self.lease, 1, most=TOGETHER))
+            found = {"place arriving pods": placed}
         bound = list(Pod.objects.filter(name__in=[pod.name for pod in fitting]).values_list("id", flat=True))
         assert len(bound) == count
         found["confirm bindings and write effects"] = statements_of(lambda: confirm(self.cluster.pk, bound))
