@@ -151,6 +151,15 @@ def test_members_run_in_one_topology_domain(api: Api, cluster: Cluster, followed
     assert check_invariants() == []
 
 
+def start_pair(api: Api, follower: Informer, cluster: Cluster, prefix: str) -> None:
+    """Place and bind the two pending pods with numbered names, and let the kubelet report them as running."""
+    decide(follower, cluster)
+    binding_cycle.run(cluster.pk)
+    for number in range(2):
+        run_on(api, f"{prefix}-{number}")
+    eventually(follower, lambda: set(states().values()) == {"running"})
+
+
 @pytest.mark.skipif(IN_WORKLOADS, reason="Workloads of Kubernetes 1.35 have no disruption mode")
 @pytest.mark.parametrize(("mode", "victims"), [("Single", 1), ("All", 2)])
 def test_disruption_mode_decides_whether_members_are_evicted_alone(
@@ -164,11 +173,7 @@ def test_disruption_mode_decides_whether_members_are_evicted_alone(
     for number in range(2):
         make_member(api, group, number, cpu="4")
     eventually(followed, lambda: len(states()) == 2)
-    decide(followed, cluster)
-    binding_cycle.run(cluster.pk)
-    for number in range(2):
-        run_on(api, f"{group}-{number}")
-    eventually(followed, lambda: set(states().values()) == {"running"})
+    start_pair(api, followed, cluster, group)
     make_pod(api, "urgent", cpu="4", priorityClassName="system-node-critical")
     eventually(followed, lambda: "urgent" in states())
     decide(followed, cluster)
@@ -188,11 +193,7 @@ def preempting(api: Api, follower: Informer, cluster: Cluster, group: str) -> No
     for number in range(2):
         make_pod(api, f"low-{number}", cpu="4", labels={"app": f"low-{number}"})
     eventually(follower, lambda: len(states()) == 2)
-    decide(follower, cluster)
-    binding_cycle.run(cluster.pk)
-    for number in range(2):
-        run_on(api, f"low-{number}")
-    eventually(follower, lambda: set(states().values()) == {"running"})
+    start_pair(api, follower, cluster, "low")
     make_group(api, group, 2)
     eventually(follower, lambda: grouped(group, 2))
     for number in range(2):
