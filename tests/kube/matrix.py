@@ -24,10 +24,13 @@ FILES = (
     "watch_faults", "rejecting_kubelets", "volume_claims", "rbac_permissions", "leader_election", "binding_conditions",
     "change_stream", "served_versions",
 )  # fmt: skip
-# Tests of objects and fields that a version does not have: pod groups, and topology constraints of their members.
+# Tests of objects and fields that a version does not have: pod groups, their topology constraints and disruption mode.
 LEFT_OUT = {
     "1.34.4": ("test_pod_groups.py",),
-    "1.35.4": ("test_pod_groups.py::test_members_run_in_one_topology_domain",),
+    "1.35.4": (
+        "test_pod_groups.py::test_members_run_in_one_topology_domain",
+        "test_pod_groups.py::test_disruption_mode_decides_whether_members_are_evicted_alone",
+    ),
 }
 # Tests of fields of devices that these versions serve with feature gates only.
 DEVICES = (

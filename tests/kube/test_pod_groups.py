@@ -160,7 +160,6 @@ def start_pair(api: Api, follower: Informer, cluster: Cluster, prefix: str) -> N
     eventually(follower, lambda: set(states().values()) == {"running"})
 
 
-@pytest.mark.skipif(IN_WORKLOADS, reason="Workloads of Kubernetes 1.35 have no disruption mode")
 @pytest.mark.parametrize(("mode", "victims"), [("Single", 1), ("All", 2)])
 def test_disruption_mode_decides_whether_members_are_evicted_alone(
     api: Api, cluster: Cluster, followed: Informer, monkeypatch: pytest.MonkeyPatch, mode: str, victims: int
