@@ -16,6 +16,7 @@ from hetsched.access.tokens import create_token
 from hetsched.agent.command import AgentSettings
 from hetsched.agent.options import Reporting
 from hetsched.agent.program import Agent, build
+from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.inventory.models import Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from tests.builders import a_node
@@ -42,6 +43,15 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def reported() -> NodeReport:
+    return Node.objects.get(name="n1").report
+
+
+def zones() -> list[str]:
+    numa = reported().numa
+    return [] if numa is None else [zone.cpus for zone in numa.zones]
+
+
 def test_agent_reports_facts_and_changes(serving: Callable[[Path], Agent], tmp_path: Path) -> None:
     cpus = tmp_path / "sys/devices/system/cpu"
     for number in range(4):
@@ -57,17 +67,14 @@ def test_agent_reports_facts_and_changes(serving: Callable[[Path], Agent], tmp_p
     agent._sender.start()
     try:
         agent.step()
-        eventually(lambda: NodeFacts.objects.filter(reported__isnull=False).exists())
-        report = Node.objects.get(name="n1").report
-        assert report.isa.native is not None
-        assert report.isa.native.startswith("rv64")
-        assert report.numa is not None
-        assert [zone.cpus for zone in report.numa.zones] == ["0-3"]
+        # The server's threads use the connection of this thread, so rows are visible here before their transaction
+        # ends. The row of the node is the last one that the server writes.
+        eventually(lambda: reported().numa is not None)
+        assert (reported().isa.native or "").startswith("rv64")
+        assert zones() == ["0-3"]
         (cpus / "online").write_text("0-2\n")
         agent.step()
-        eventually(lambda: NodeFacts.objects.get().quarantined != ())
-        numa = Node.objects.get(name="n1").report.numa
-        assert numa is not None
-        assert numa.lost_cpus == "3"
+        eventually(lambda: (numa := reported().numa) is not None and numa.lost_cpus == "3")
+        assert NodeFacts.objects.get().quarantined != ()
     finally:
         agent._sender.stop()
