@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import dev
+from requirements import installer
 
 
 @pytest.fixture
@@ -20,25 +20,25 @@ def no_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             archive.writestr(f"uv-{version}.data/scripts/uv", "#!/bin/sh\n")
         return wheel
 
-    monkeypatch.setattr(dev, "TOOLS", tmp_path)
-    monkeypatch.setattr(dev, "fetch_uv_wheel", fetch)
+    monkeypatch.setattr(installer, "TOOLS", tmp_path)
+    monkeypatch.setattr(installer, "fetch_uv_wheel", fetch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     return tmp_path
 
 
 def test_altered_wheel_is_deleted_and_not_unpacked(no_uv: Path) -> None:
-    with pytest.raises(dev.SetupError, match="does not match the hash"):
-        dev.find_uv()
+    with pytest.raises(installer.SetupError, match="does not match the hash"):
+        installer.find_uv()
 
     assert list(no_uv.iterdir()) == []
 
 
 def test_pinned_wheel_is_unpacked_as_an_executable(no_uv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    version, _ = dev.pinned_uv()
-    known = hashlib.sha256(dev.fetch_uv_wheel(version).read_bytes()).hexdigest()
-    monkeypatch.setattr(dev, "pinned_uv", lambda: (version, {known}))
+    version, _ = installer.pinned_uv()
+    known = hashlib.sha256(installer.fetch_uv_wheel(version).read_bytes()).hexdigest()
+    monkeypatch.setattr(installer, "pinned_uv", lambda: (version, {known}))
 
-    uv = dev.find_uv()
+    uv = installer.find_uv()
 
     assert uv.read_text() == "#!/bin/sh\n"
     assert uv.stat().st_mode & 0o111

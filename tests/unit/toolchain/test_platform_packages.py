@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 
-import dev
+from requirements import installer
 
-PAGE = dev.ROOT / "docs" / "how-to" / "releases.md"
+PAGE = installer.ROOT / "docs" / "how-to" / "releases.md"
 # A package of pure Python has at most one wheel and one source distribution.
 MOST_FILES_OF_PURE_PYTHON = 2
 
 
 def pins() -> dict[str, str]:
     """Return the entries of the runtime lock that are installed on Linux, by package."""
-    entries = re.split(r"\n(?=[a-z0-9])", (dev.REQUIREMENTS / "runtime.lock").read_text())
+    entries = re.split(r"\n(?=[a-z0-9])", (installer.REQUIREMENTS / "runtime.lock").read_text())
     return {entry.partition("==")[0]: entry for entry in entries if not entry.startswith("#")}
 
 
