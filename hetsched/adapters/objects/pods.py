@@ -131,7 +131,7 @@ class PodReader:
             pod,
             name=name,
             node_name=intern(spec.name("nodeName")) if node_name else "",
-            shape=self._shapes.setdefault(shape, shape),
+            shape=shape if shape is pod.shape else self._shapes.setdefault(shape, shape),
             uid=uid,
             created_at=meta.text("creationTimestamp"),
             qos=intern(status.choice("qosClass", _QOS, pod.qos)),

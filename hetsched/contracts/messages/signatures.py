@@ -32,6 +32,8 @@ from ..objects.allocation import CardGrant, ZoneGrant
 MAX_TEXT = 256 * 1024  # limit of Kubernetes on the total size of an object's annotations
 _CONTEXT = b"hetsched allocation\n"
 _KEY_CONTEXT = b"hetsched agent\n"
+# `json.dumps` creates an encoder in each call.
+_write = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 class VerifiedAllocation(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ def node_key(secret: bytes, cluster: str, node: str) -> bytes:
 def canonical(document: Mapping[str, object]) -> bytes:
     """Return the signed bytes of an allocation: all its members except `sig`."""
     members = {name: member for name, member in document.items() if name != "sig"}
-    return json.dumps(members, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return _write(members).encode()
 
 
 def sign(document: Mapping[str, object], key: bytes) -> str:

@@ -16,13 +16,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from hetsched.contracts.objects.allocation import EMPTY, Allocation, CardGrant
 from hetsched.contracts.objects.cards import cards_in_maintenance, cards_of
 from hetsched.contracts.objects.cluster import ClusterContent, DisruptionBudget, ElasticQuota
 from hetsched.contracts.objects.devices import Devices as KnownDevices
-from hetsched.contracts.objects.labels import integer
 from hetsched.contracts.objects.node_report import GpuCard, IsaReport, NodeReport, Taint
 from hetsched.contracts.objects.storage import Storage
 from hetsched.contracts.objects.workload import PodSpec, Shape
@@ -39,10 +37,11 @@ from hetsched.engine.numa.zones import Zones
 
 from .avoided_nodes import AvoidedNodes
 from .charges import charge_amounts
-from .columns import UNKNOWN_RESOURCE, Bools, ColumnLayout, Columns, Ints, ResourceRows, Vocabulary, Window
+from .columns import UNKNOWN_RESOURCE, ColumnLayout, Columns, ResourceRows, Vocabulary, Window
 from .devices.state import DeviceState
 from .digests import Digests
 from .expected_use import UsageHistory, learn
+from .label_columns import LabelColumn, LabelColumns, LabelNumbers
 from .node_columns import emptied, resource_names, widened, write_facts
 from .placed_pod import PlacedPod, grant_card
 from .pod_terms import InterPodTerms
@@ -103,8 +102,7 @@ class ClusterState:
         self._digests = Digests()
         self.mix, self.mix_is_set = Mix(), False
         self._once: tuple[int, dict[Any, Any]] = (-1, {})  # epoch, and the results of `once` in that epoch
-        self._labels: dict[str, tuple[Ints, Vocabulary[str]]] = {}
-        self._label_keys: frozenset[str] | None = None
+        self._labels = LabelColumns(self.reports)
         self._compiled: dict[Shape, CompiledShape] = {}
         self._compiled_by_id: dict[int, tuple[Shape, CompiledShape]] = {}
         self._compiled_width = 0
@@ -191,8 +189,7 @@ class ClusterState:
 
     def _facts_changed(self) -> None:
         self.epoch += 1
-        self._labels.clear()
-        self._label_keys = None
+        self._labels = LabelColumns(self.reports)
         self._compiled.clear()
         self._compiled_by_id.clear()
         self._compiled_width = 0
@@ -258,32 +255,17 @@ class ClusterState:
 
     def has_label(self, key: str) -> bool:
         """Return whether a node has this label."""
-        if self._label_keys is None:
-            self._label_keys = frozenset().union(*(report.labels for report in self.reports))
-        return key in self._label_keys
+        return self._labels.has(key)
 
-    def label(self, key: str) -> tuple[Ints, Vocabulary[str]]:
-        """Return the value ids (N,) of one node label, -1 where absent, and the vocabulary of values.
+    def label(self, key: str) -> LabelColumn:
+        """Return the value ids (N,) of one node label, -1 where absent, and the vocabulary of values."""
+        return self._labels.column(key)
 
-        Only keys that at least one node has get a column, because pods may use any number of other keys.
+    def label_numbers(self, key: str) -> LabelNumbers:
+        """Return the numbers (V + 1,) of the values of one node label, and which values are numbers; the last entry
+        belongs to nodes without the label.
         """
-        found = self._labels.get(key)
-        if found is not None:
-            return found
-        if not self.has_label(key):
-            return self.once("absent-label", lambda: (np.full(len(self.reports), -1, np.int64), Vocabulary()))
-        values: Vocabulary[str] = Vocabulary()
-        ids = [values.id(r.labels[key]) if key in r.labels else -1 for r in self.reports]
-        found = self._labels[key] = (np.array(ids, np.int64), values)
-        return found
-
-    def label_numbers(self, key: str) -> tuple[Ints, Bools]:
-        """Return the numbers (V + 1,) of the values of one node label, and which values are numbers.
-
-        The last entry belongs to nodes without the label, whose value id is -1.
-        """
-        _, values = self.label(key)
-        return self.once(("label-numbers", key), lambda: _numbers(values)) if len(values) else _NO_NUMBERS
+        return self._labels.numbers(key)
 
     # -- placed pods ---------------------------------------------------------------------------------------------
 
@@ -443,7 +425,7 @@ class ClusterState:
         other.offers, other.models = Vocabulary(self.offers.values), Vocabulary(self.models.values)
         other.vendors, other.setups = Vocabulary(self.vendors.values), Vocabulary(self.setups.values)
         other._digests = self._digests.copy(self)
-        other.log, other._labels, other._label_keys, other._once = [], {}, None, (-1, {})
+        other.log, other._labels, other._once = [], LabelColumns(other.reports), (-1, {})
         other._compiled, other._compiled_by_id, other._compiled_width = {}, {}, 0
         return other
 
@@ -455,11 +437,3 @@ class ClusterState:
 def _has_unknown_cards(shape: Shape, allocation: Allocation) -> bool:
     """Return whether a pod uses GPUs that its allocation does not name, and that are no devices of its claims."""
     return shape.gpu is not None and not allocation.gpus and allocation.device_resources.isdisjoint(GPU_RESOURCES)
-
-
-def _numbers(values: Vocabulary[str]) -> tuple[Ints, Bools]:
-    numbers = [integer(value) for value in values.values] + [None]
-    return np.array([number or 0 for number in numbers], np.int64), np.array([n is not None for n in numbers], np.bool_)
-
-
-_NO_NUMBERS = _numbers(Vocabulary())

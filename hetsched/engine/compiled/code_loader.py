@@ -1,17 +1,14 @@
-"""Load the machine code of the compiled loop before a batch needs it.
-
-Run as a program, this module compiles the loop with the formulas of all registered plugins into the cache on disk.
-"""
+"""Load the machine code of the compiled loop before a batch needs it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.framework.builtin_policies import BUILTIN, DEFAULT
 from hetsched.engine.framework.cycle import Scheduler
-from hetsched.engine.framework.policy import Policy, compile_policy
-from hetsched.engine.framework.registry import load_registry
+from hetsched.engine.framework.policy import Policy
 
 
 def load(policy: Policy) -> None:
@@ -33,5 +30,8 @@ def can_be_cached() -> bool:
     return kernel.KEPT
 
 
-if __name__ == "__main__":
-    load(compile_policy(BUILTIN[DEFAULT], load_registry()))
+def compiled_function(policy: Policy) -> Any:
+    """Return numba's function of the loop with the formulas of a policy; it may not be compiled yet."""
+    from . import kernel
+
+    return kernel.loop_of(policy.formulas).place

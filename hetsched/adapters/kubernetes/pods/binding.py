@@ -94,6 +94,9 @@ class BindingOutcome(msgspec.Struct, frozen=True):
     read: bool = False
 
 
+_write = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` creates an encoder in each call
+
+
 def annotations_of(
     allocation: Allocation, *, uid: str, node: str, epoch: int, containers: dict[str, str], key: bytes | None = None
 ) -> dict[str, str]:
@@ -104,7 +107,7 @@ def annotations_of(
     document = json.loads(write_allocation(allocation, containers)) | {"uid": uid, "node": node, "epoch": epoch}
     if key is not None:
         document["sig"] = sign(document, key)
-    written = {keys.ALLOCATION: json.dumps(document, separators=(",", ":"))}
+    written = {keys.ALLOCATION: _write(document)}
     zones = [zone for zone in allocation.zones if zone.cpu_millis]
     if zones:
         crane = [
@@ -115,7 +118,7 @@ def annotations_of(
             }
             for position, zone in enumerate(zones)
         ]
-        written[keys.TOPOLOGY_RESULT] = json.dumps(crane, separators=(",", ":"))
+        written[keys.TOPOLOGY_RESULT] = _write(crane)
     return written
 
 
