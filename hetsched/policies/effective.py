@@ -61,7 +61,9 @@ class Chooser:
     def __init__(self, cluster: Cluster, active: ActivePolicies | None = None) -> None:
         self.cluster = cluster
         self.known = (active or ActivePolicies()).names
-        self.rules = {rule.namespace: rule for rule in NAMESPACE_RULES(cluster=cluster.pk)}
+        # `CLUSTER_BY_NAME` adds `has_rules` to the cluster of a request.
+        rules = NAMESPACE_RULES(cluster=cluster.pk) if getattr(cluster, "has_rules", True) else []
+        self.rules = {rule.namespace: rule for rule in rules}
 
     def choose(self, pod: PodSpec, requested: str = "") -> tuple[EffectivePolicy, Problem | None]:
         """Return the policy of `pod`, and the problem with the pod's own choice, if any.

@@ -2,20 +2,27 @@
 
 `bulk_create` prepares every field of every row and compiles its SQL, which takes longer than the statement itself. This
 module looks up the conversion of each column once per model. Each insert then converts the rows to tuples and writes as
-many rows per statement as the database allows. The stored rows are the same as with `bulk_create`.
+many rows per statement as the database allows. The stored rows are the same as with `bulk_create`. PostgreSQL receives
+many rows as one JSON text: it then parses and plans a statement that does not depend on the number of rows, and an
+update of many rows is one statement.
 Invariant: after the insert each row has its ID, in the given order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
+from math import isfinite
+from operator import itemgetter
 from typing import Any, TypeVar
 
+import msgspec
 from django.db import connection, models
 from django.db.models.base import ModelState
 from django.utils import timezone
 
+from .batches import batched
 from .json_fields import StructField, written
 from .statements import change, change_many, fetch, own
 
@@ -61,7 +68,7 @@ def insert(rows: Sequence[models.Model]) -> None:
         part = rows[start : start + columns.most_rows]
         values = columns.values_of(part)
         if columns.is_generated:
-            for row, (pk,) in zip(part, fetch(columns.insert_sql(len(part)), values, db), strict=True):
+            for row, (pk,) in zip(part, sorted(fetch(columns.insert_sql(len(part)), values, db)), strict=True):
                 row.pk = pk
         else:
             change(columns.insert_sql(len(part)), values, db)
@@ -109,53 +116,131 @@ def update(rows: Sequence[models.Model], names: Collection[str]) -> None:
     if not rows:
         return
     model = type(rows[0])
-    key = model._meta.pk
-    assert key is not None
-    db = own()
-    columns = _columns(model, db.vendor)
-    chosen = [place for place, (name, _) in enumerate(columns.plan) if name in names]
-    plan = [columns.plan[place] for place in chosen]
+    columns = _columns(model, own().vendor)
+    plan = [(name, write) for name, write in columns.plan if name in names]
     values = [
         [*(getattr(row, name) if write is None else write(getattr(row, name)) for name, write in plan), row.pk]
         for row in rows
     ]
-    places = ", ".join(f"{columns.names[place]} = %s" for place in chosen)
-    sql = f"UPDATE {model._meta.db_table} SET {places} WHERE {key.column} = %s"  # noqa: S608 - names of our own
-    change_many(sql, values, db)
+    write_values(model, [name for name, _ in plan], values)
+
+
+def write_values(model: type[models.Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write columns of rows of one model; each of `rows` lists the stored values of `names`, then the row's key.
+
+    If two of them have the same key, the last one is stored.
+    """
+    if not rows:
+        return
+    db = own()
+    columns = _columns(model, db.vendor)
+    if not columns.uses_json or len(rows) == 1:
+        change_many(columns.update_sql(names), rows, db)
+        return
+    for some in batched(list({row[-1]: row for row in rows}.values()), _MOST_ROWS):
+        change(columns.update_many_sql(tuple(names)), [columns.json_of((*names, columns.key), some)], db)
 
 
 class _Columns:
-    """The columns of a model on one kind of database, without an ID that the database generates.
+    """The columns of a model on one kind of database.
 
-    `plan` contains the attribute and the value conversion of each column.
+    `plan` contains the attribute and the value conversion of each column that an insert writes: all but an ID that the
+    database generates. `key` is the attribute of the primary key. `uses_json` is True if several rows are passed as one
+    JSON text.
     """
 
     def __init__(self, model: type[models.Model]) -> None:
         ops = connection.ops
         moment = _adapter(connection.vendor)
-        fields: list[Any] = list(model._meta.concrete_fields)
-        self.is_generated = isinstance(model._meta.pk, models.AutoField)
+        pk, fields = model._meta.pk, list[Any](model._meta.concrete_fields)
+        assert pk is not None
+        self.key, self._table = pk.attname, model._meta.db_table
+        self._columns = {field.attname: field.column for field in fields}
+        self._quoted = {name: ops.quote_name(column) for name, column in self._columns.items()}
+        self._kinds = {field.attname: field.db_type(connection) for field in fields} | {
+            pk.attname: pk.rel_db_type(connection)
+        }
+        self._documents = {field.attname for field in fields if isinstance(field, models.JSONField)}
+        self._floats = {field.attname for field in fields if isinstance(field, models.FloatField)}
+        self.uses_json = connection.vendor != "sqlite" and all(
+            isinstance(field, (*_PLAIN, models.DateTimeField, models.JSONField, models.ForeignKey)) for field in fields
+        )
+        self.is_generated = isinstance(pk, models.AutoField)
         if self.is_generated:
-            fields.remove(model._meta.pk)
-        self.names = [ops.quote_name(field.column) for field in fields]
+            fields.remove(pk)
         self.plan: list[tuple[str, Write | None]] = [(field.attname, _write(field, moment)) for field in fields]
+        self._conversions = [(place, write) for place, (_, write) in enumerate(self.plan) if write is not None]
         self.most_rows = min(_MOST_ROWS, _MOST_VALUES // len(fields))
+        self._names = tuple(field.attname for field in fields)
+        self._values = itemgetter(*self._names)
         self._line = f"({', '.join(['%s'] * len(fields))})"
-        self._head = f"INSERT INTO {model._meta.db_table} ({', '.join(self.names)}) VALUES "  # noqa: S608 - names of our own
-        self._end = " RETURNING id" if self.is_generated else ""
-        self._single = self._head + self._line + self._end
+        head = f"INSERT INTO {self._table} ({', '.join(self._quoted[name] for name in self._names)})"
+        end = " RETURNING id" if self.is_generated else ""
+        self._lines = head + " VALUES {}" + end
+        self._single = self._lines.format(self._line)
+        self._many = f"{head} SELECT * FROM {self._record_set(self._names)}{end}"  # noqa: S608
+        self._updates: dict[tuple[str, ...], str] = {}
 
     def values_of(self, rows: Sequence[models.Model]) -> list[Any]:
-        """Return the values of rows in the order of the placeholders."""
-        return [
-            held[name] if write is None else write(held[name])
-            for held in (row.__dict__ for row in rows)
-            for name, write in self.plan
-        ]
+        """Return the values of rows for the placeholders of `insert_sql`."""
+        values = [list(self._values(row.__dict__)) for row in rows]
+        for place, write in self._conversions:
+            for row_values in values:
+                row_values[place] = write(row_values[place])
+        if self.uses_json and len(rows) > 1:
+            return [self.json_of(self._names, values)]
+        return list(chain.from_iterable(values))
+
+    def json_of(self, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+        """Return rows of stored values as a JSON array of objects."""
+        columns = [self._columns[name] for name in names]
+        documents = [place for place, name in enumerate(names) if name in self._documents]
+        numbers = [place for place, name in enumerate(names) if name in self._floats]
+        objects = []
+        for values in rows:
+            found = dict(zip(columns, values, strict=True))
+            for place in numbers:
+                if values[place] is not None and not isfinite(values[place]):
+                    found[columns[place]] = str(values[place])  # JSON has no such numbers
+            for place in documents:
+                if values[place] is not None:
+                    found[columns[place]] = msgspec.Raw(values[place].encode())
+            objects.append(found)
+        return _encoder.encode(objects).decode()
 
     def insert_sql(self, rows: int) -> str:
         """Return the statement that inserts this number of rows."""
-        return self._single if rows == 1 else self._head + ", ".join([self._line] * rows) + self._end
+        if rows == 1:
+            return self._single
+        return self._many if self.uses_json else self._lines.format(", ".join([self._line] * rows))
+
+    def update_sql(self, names: Sequence[str]) -> str:
+        """Return the statement that writes these columns of one row; the last value is the row's key."""
+        places = ", ".join(f"{self._quoted[name]} = %s" for name in names)
+        return f"UPDATE {self._table} SET {places} WHERE {self._quoted[self.key]} = %s"  # noqa: S608 - names of our own
+
+    def update_many_sql(self, names: tuple[str, ...]) -> str:
+        """Return the statement that writes these columns of many rows, whose values and keys are one JSON text."""
+        sql = self._updates.get(names)
+        if sql is None:
+            places = ", ".join(f"{self._quoted[name]} = new.{self._quoted[name]}" for name in names)
+            rows, key = self._record_set((*names, self.key)), self._quoted[self.key]
+            sql = f"UPDATE {self._table} AS old SET {places} FROM {rows} WHERE old.{key} = new.{key}"  # noqa: S608
+            self._updates[names] = sql
+        return sql
+
+    def _record_set(self, names: Sequence[str]) -> str:
+        """Return the rows of a JSON text as a table with these columns."""
+        kinds = ", ".join(f"{self._quoted[name]} {self._kinds[name]}" for name in names)
+        return f"json_to_recordset(%s::json) AS new({kinds})"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a subclass of `int` or `str` as a plain one. Raises: TypeError for other values."""
+    return int(value) if isinstance(value, int) else str.__str__(value)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
 
 
 @lru_cache(maxsize=64)

@@ -116,20 +116,8 @@ if the transaction reserves resources and leaves the effects on other rows to a 
 """
 
 
-def _nodes() -> QuerySet[Any]:
-    named = {"cluster": Parameter("cluster"), "name__in": ListParameter("names", str)}
-    # A union, because with an OR of the conditions the database would use neither index.
-    found = _rows("inventory.Node", pk__in=ListParameter("ids")).order_by().values("pk")
-    found = found.union(_rows("inventory.Node", **named).order_by().values("pk"), all=True)
-    return _rows("inventory.Node", pk__in=found).defer("report").order_by()
-
-
-NODES = PreparedQuery(_nodes)
-"""Nodes by ID, and nodes of a cluster by name, without their reports.
-
-A placement or the end of a pod changes the load of a node, which is read by ID. Pods of other schedulers name their
-node.
-"""
+NODES = PreparedQuery(lambda: _rows("inventory.Node", pk__in=ListParameter("ids")).defer("report").order_by())
+"""Nodes without their reports. A placement or the end of a pod changes the load of a node."""
 
 
 @lru_cache(maxsize=64)
@@ -217,7 +205,7 @@ ACTIVE_RESERVATIONS = PreparedQuery(
 """Active reservations of pods by ID, with the names of the pods. Read when pods end."""
 
 NAMESPACE_RULES = PreparedQuery(lambda: _rows("policies.NamespaceRule", cluster=Parameter("cluster")))
-"""Policy rules of a cluster's namespaces. Read for each submission and for each batch with new pods."""
+"""Policy rules of a cluster's namespaces. Read for each submission to a cluster with rules, and each batch of pods."""
 
 ACTIVE_POLICIES = PreparedQuery(
     lambda: (
@@ -297,5 +285,9 @@ TOKENS = PreparedQuery(
 )
 """Tokens with this key and their users, once for each `group` of the user (None without groups)."""
 
-CLUSTER_BY_NAME = PreparedQuery(lambda: _rows("inventory.Cluster", name=Parameter("name")))
-"""The cluster that a request names."""
+CLUSTER_BY_NAME = PreparedQuery(
+    lambda: _rows("inventory.Cluster", name=Parameter("name")).annotate(
+        has_rules=Exists(_rows("policies.NamespaceRule", cluster=OuterRef("pk")))
+    )
+)
+"""The cluster that a request names; `has_rules` is True if its namespaces have policy rules."""

@@ -20,6 +20,7 @@ from django.db import Error as DatabaseError
 from django.db import connection
 
 CHECKPOINT_SECONDS = 0.5
+_copying = threading.Lock()  # SQLite rejects a copy while another one runs
 log = structlog.get_logger(__name__)
 
 
@@ -42,12 +43,22 @@ def background_checkpoints() -> Iterator[None]:
 def checkpoint() -> tuple[int, int]:
     """Copy the log as far as no reader needs the old pages; return the pages in the log and the copied pages.
 
-    Writers and readers do not wait for the copy.
+    Writers and readers do not wait for the copy. A second call waits for the first.
     """
-    with connection.cursor() as cursor:
+    with _copying, connection.cursor() as cursor:
         cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
         _, pages, copied = cursor.fetchone()
     return pages, copied
+
+
+def checkpoint_before_read() -> None:
+    """Copy the log before a read that takes seconds; do nothing on PostgreSQL.
+
+    A log that is not copied completely cannot start again while a reader needs it. If it is longer than the limit,
+    every commit until then copies it. This happens after the first list of a large cluster.
+    """
+    if connection.vendor == "sqlite":
+        checkpoint()
 
 
 def _run(ended: threading.Event) -> None:

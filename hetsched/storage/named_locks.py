@@ -1,10 +1,11 @@
 """Named locks that are held until the end of a transaction, to serialize counts and the use of single rows.
 
 Two transactions that do not see each other's uncommitted rows could both count the same free slot, and two transactions
-that acquire the same locks in different order deadlock. A caller therefore acquires all its locks in one call, before
-it writes a row; the names are locked in sorted order. Locking a name again in the same transaction does not wait.
-SQLite has a single writer and needs no locks. If two transactions deadlock nevertheless, the database aborts one of the
-two, and `retry_on_deadlock` runs it again.
+that acquire the same locks in different order deadlock. A caller therefore acquires all its locks in one call, and the
+names are locked in sorted order. Locking a name again in the same transaction does not wait, unless a shared lock
+becomes an exclusive one. SQLite has a single writer and needs no locks. If two transactions deadlock nevertheless, for
+example because both share a lock and need it exclusively, the database aborts one of the two, and `retry_on_deadlock`
+runs it again.
 Source: PostgreSQL documentation, "Advisory Locks" and "Deadlocks".
 """
 
@@ -22,11 +23,12 @@ _DEADLOCK = "40P01"
 T = TypeVar("T")
 
 
-def lock(names: Iterable[str]) -> None:
-    """Lock these names until the transaction ends, and wait for other holders of the locks."""
+def lock(names: Iterable[str], *, shared: bool = False) -> None:
+    """Lock these names until the transaction ends; shared locks conflict only with exclusive locks."""
     if connection.vendor == "postgresql":
+        function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
         for name in sorted(set(names)):
-            fetch("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+            fetch(f"SELECT {function}(hashtextextended(%s, 0))", [name])
 
 
 def retry_on_deadlock(write: Callable[[], T]) -> T:

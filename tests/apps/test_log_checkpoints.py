@@ -13,7 +13,7 @@ import pytest
 from django.db import connections
 
 from hetsched.storage import log_checkpoints
-from hetsched.storage.log_checkpoints import background_checkpoints, checkpoint
+from hetsched.storage.log_checkpoints import background_checkpoints, checkpoint, checkpoint_before_read
 
 pytestmark = [
     pytest.mark.django_db,
@@ -65,6 +65,19 @@ def test_checkpoint_copies_only_pages_that_no_reader_needs(database: Path) -> No
     reader.execute("COMMIT")
     pages, copied = checkpoint()
     assert pages == copied > 0
+    connection.close()
+    reader.close()
+
+
+def test_log_starts_again_during_a_read_after_a_complete_copy(database: Path) -> None:
+    connection, reader = writer(database), sqlite3.connect(database, isolation_level=None)
+    add_rows(connection, 100)
+    checkpoint_before_read()
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM item").fetchone()
+    add_rows(connection, 1)
+    pages, _ = checkpoint()
+    assert 0 < pages < 10
     connection.close()
     reader.close()
 

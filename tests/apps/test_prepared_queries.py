@@ -155,5 +155,5 @@ def test_partial_indexes_are_used() -> None:
     }
     assert {index: plan for index, run in wanted.items() if index not in (plan := _plans(run))} == {}
     assert "placement_pod_cluster_state" in _plans(lambda: cluster_counts(cluster))
-    assert "placement_pod_unreported" in _plans(lambda: report._due_results(cluster.pk))
+    assert "placement_pod_unreported" in _plans(lambda: report._due_results(cluster.pk, 100))
     assert set(LISTED) == {state.value for state in (*LIVE, State.MISCONFIGURED)}

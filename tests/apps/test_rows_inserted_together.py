@@ -1,11 +1,15 @@
-"""Rows of several models that are inserted together."""
+"""Rows of one or several models that are inserted and updated together."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
+from hetsched.contracts.message import Message
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
-from hetsched.storage.bulk_rows import insert_together, new
+from hetsched.placement.models.webhooks import Delivery
+from hetsched.storage.bulk_rows import insert, insert_together, new, update, write_values
 
 pytestmark = pytest.mark.django_db
 
@@ -30,6 +34,40 @@ def test_stored_rows_have_the_ids_of_the_objects(events: int) -> None:
     named = dict(AuditEntry.objects.filter(actor="it's 100 %").values_list("pk", "object_name"))
     assert named == {entry.pk: entry.object_name for entry in entries}
     assert not any(row._state.adding for rows in (topics, outbox, entries) for row in rows)
+
+
+def test_each_kind_of_value_is_stored_and_updated_in_many_rows() -> None:
+    texts = ["\"double\" and 'single'", "back\\slash, 100 % and {}", "line\nbreak\u2028", "größer 🚀", ""]
+    moments = [datetime(2026, 11, 29, 12, 30, 15, 123456, tzinfo=UTC), None]
+    rows = [
+        new(OutboxEvent, topic=text, revision=2**40 + number, data={text: [text, None, 0.1, 2**53 + 1, {"a": text}]},
+            published_at=moments[number % 2])
+        for number, text in enumerate(texts)
+    ]  # fmt: skip
+    insert(rows)
+    columns = ("topic", "revision", "data", "published_at")
+    ours = OutboxEvent.objects.filter(pk__in=[row.pk for row in rows]).order_by("id")
+    assert list(ours.values_list("id", *columns)) == [
+        tuple(getattr(row, name) for name in ("pk", *columns)) for row in rows
+    ]
+    for row in rows:
+        row.topic, row.data, row.published_at = Message("{n} of them", n=row.revision), [row.topic], None
+    update(rows, ("topic", "data", "published_at"))
+    written = list(ours.values_list("topic", "data", "published_at"))
+    assert written == [(f"{row.revision} of them", [text], None) for row, text in zip(rows, texts, strict=True)]
+
+
+def test_numbers_of_each_kind_are_stored_in_many_rows() -> None:
+    now = datetime(2026, 11, 29, tzinfo=UTC)
+    deliveries = [
+        new(Delivery, host=f"h{n}", attempts=n, status=None if n else 200, not_before=now, began_at=now, created_at=now)
+        for n in range(3)
+    ]
+    insert(deliveries)
+    stored = Delivery.objects.order_by("attempts").values_list("id", "attempts", "status")
+    assert list(stored) == [(row.pk, n, None if n else 200) for n, row in enumerate(deliveries)]
+    write_values(Delivery, ("attempts",), [(5, deliveries[0].pk), (6, deliveries[1].pk), (7, deliveries[0].pk)])
+    assert list(Delivery.objects.order_by("host").values_list("attempts", flat=True)) == [7, 6, 2]
 
 
 def test_rows_without_generated_ids_are_stored() -> None:

@@ -124,7 +124,7 @@ def _server() -> Database:
         "listen_addresses": "127.0.0.1",
         "unix_socket_directories": "",
         "fsync": "off",  # safe, because in these tests only the workers crash, not the machine
-        "max_connections": "60",
+        "max_connections": "120",  # races end connections faster than a busy server ends their processes
     }
     words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     command = [binaries / "postgres", "-D", data, "-p", str(port), *words]

@@ -1,8 +1,8 @@
 """`prepare`: migrate the database and prepare the first start.
 
 Every step is idempotent and does not change existing rows. Progress is printed on standard error. The only output on
-standard output is one JSON document: `{"admin": {"username", "password"} | null}`. The password is printed here and
-stored only as its hash.
+standard output is one JSON document: `{"admin": {"username", "password"} | null, "live": bool}`. The password is
+printed here and stored only as its hash. `live` states whether a live cluster is connected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
 from hetsched.adapters.traces.simulated_fleet import demo_cluster
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.journal import audit
 from hetsched.placement.actions import import_cluster
 from hetsched.policies.actions import ensure_builtins
@@ -57,7 +57,8 @@ class Command(BaseCommand):
         admin = None
         if options["admin"] or options["reset_admin"]:
             admin = make_admin(reset=options["reset_admin"])
-        self.stdout.write(json.dumps({"admin": admin}))
+        live = Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False).exists()
+        self.stdout.write(json.dumps({"admin": admin, "live": live}))
 
 
 @contextmanager
