@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport
+from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node
@@ -17,6 +19,7 @@ from hetsched.placement.models import Pod, Workload
 from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.placement.scheduling_result import Result
 from hetsched.policies.models import Policy
+from hetsched.scheduling.arrival_buffer import ArrivalBuffer
 from hetsched.scheduling.leases import Lease, leading
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
@@ -63,6 +66,16 @@ def submitted(cluster: Cluster, *pods: PodBuilder | PodSpec, **more: Any) -> Wor
     specs = [pod if isinstance(pod, PodSpec) else pod.build() for pod in pods or (a_pod("p"),)]
     answer = submit(Cluster.objects.get(pk=cluster.pk), specs, **{"actor": ALICE, **more})
     return Workload.objects.get(pk=answer.workload_id)
+
+
+def arrived(pods: Iterable[ObservedPod], buffer: ArrivalBuffer | None = None) -> ArrivalBuffer:
+    """Return a buffer of these arriving pods, or add them to `buffer`."""
+    buffer = ArrivalBuffer() if buffer is None else buffer
+    new = list(pods)
+    for pod in new:
+        buffer.note_new(pod.key)
+    assert buffer.take(new, accepts=True) == []
+    return buffer
 
 
 def acquire_lease(cluster: Cluster) -> Lease:

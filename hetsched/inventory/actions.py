@@ -131,6 +131,10 @@ FACT_COLUMNS = (
     "doubts",
     "sample_due_at",
 )
+# Columns of a node in the totals of its cluster.
+_TOTALED = (
+    "allocatable", "requested", "ready", "unschedulable", "card_count", "cards_installed", "gpu_milli_used",
+)  # fmt: skip
 
 
 def replace_nodes(cluster: Cluster, reports: Iterable[NodeReport]) -> list[str]:
@@ -168,14 +172,15 @@ def recompute_totals(cluster: Cluster, *, same_layout: bool = False, decisive: b
     requested: Counter[str] = Counter()
     cluster.node_count = cluster.ready_count = 0
     cluster.card_count = cluster.cards_installed = cluster.gpu_milli_used = 0
-    for node in cluster.nodes.defer("report").iterator(chunk_size=1000):
-        capacity.update(node.allocatable)
-        requested.update(node.requested)
+    rows = cluster.nodes.order_by().values_list(*_TOTALED).iterator(chunk_size=1000)
+    for allocatable, load, ready, unschedulable, card_count, cards_installed, gpu_milli_used in rows:
+        capacity.update(allocatable)
+        requested.update(load)
         cluster.node_count += 1
-        cluster.ready_count += node.ready and not node.unschedulable
-        cluster.card_count += node.card_count
-        cluster.cards_installed += node.cards_installed
-        cluster.gpu_milli_used += node.gpu_milli_used
+        cluster.ready_count += ready and not unschedulable
+        cluster.card_count += card_count
+        cluster.cards_installed += cards_installed
+        cluster.gpu_milli_used += gpu_milli_used
     cluster.capacity = dict(sorted(capacity.items()))
     cluster.requested = dict(sorted(requested.items()))
     cluster.inventory_revision = cluster.revision

@@ -37,8 +37,7 @@ from .models.node_facts import NodeFacts
 from .node_loads import write_columns
 from .overrides import apply_overrides, parts_in_maintenance
 from .signals import inventory_changed
-from .tiles import cluster_head, node_load, tile, without_nulls
-from .tiles import node_facts as node_document
+from .tiles import cluster_head, node_facts_patch, node_load, tile
 
 AGENT = "agent"
 _REVIEWED = ("known", "quarantined", "overrides", "claims")
@@ -125,7 +124,7 @@ def write_facts(
         write_columns([node], (*FACT_COLUMNS, "changed_revision", "sampled_revision"))
         _add_difference(cluster, was, _load_of(node))
         inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
-    _publish(cluster, node)
+    _publish(cluster, node, before)
 
 
 def _note_maintenance(node: Node, row: NodeFacts) -> None:
@@ -177,11 +176,11 @@ def _add_difference(cluster: Cluster, was: _Load, now: _Load) -> None:
     )  # fmt: skip
 
 
-def _publish(cluster: Cluster, node: Node) -> None:
+def _publish(cluster: Cluster, node: Node, before: NodeReport) -> None:
     publish_many(
         {
             cluster_topic(cluster): {**cluster_head(cluster), "nodes": {node.name: tile(node)}},
-            node_topic(cluster, node.name): without_nulls({**node_document(node), **node_load(node)}),
+            node_topic(cluster, node.name): {**node_facts_patch(node, before), **node_load(node)},
         }
     )
 

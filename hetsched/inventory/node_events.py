@@ -10,9 +10,8 @@ Invariant: the cluster's totals are the sums over its nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +24,7 @@ from hetsched.contracts.objects.observed import Changes
 from hetsched.contracts.waits import Event
 from hetsched.engine.framework.queueing_hints import differences
 from hetsched.storage.batches import batched
-from hetsched.storage.bulk_rows import insert
+from hetsched.storage.bulk_rows import insert, new
 
 from .actions import FACT_COLUMNS, recompute_totals, set_report
 from .facts import is_sampled, merge_node_reports
@@ -48,16 +47,22 @@ def unchanged_nodes(cluster_id: int, reports: Collection[NodeReport]) -> set[str
 
 
 class NodeChanges(NamedTuple):
-    """Result of `apply_node_changes`: the nodes to publish again, and the kinds of changes that were made."""
+    """Result of `apply_node_changes`: added and changed nodes, names of deleted nodes, and the kinds of changes.
 
-    nodes: list[Node]
-    events: frozenset[Event]
+    `before` contains the reports of the changed nodes before the change, by node ID.
+    """
+
+    added: Sequence[Node] = ()
+    changed: Sequence[Node] = ()
+    before: Mapping[int, NodeReport] = {}
+    deleted: Sequence[str] = ()
+    events: frozenset[Event] = frozenset()
 
 
 def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
     """Write changed nodes and definitions."""
     if changes.definitions is None and not changes.nodes and not changes.nodes_gone:
-        return NodeChanges([], frozenset())
+        return NodeChanges()
     events: set[Event] = set()
     layout_changed = False
     if changes.definitions is not None:
@@ -68,9 +73,10 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
         written = ["definitions", "definitions_revision", "inventory_revision", "decisive_revision"]
         cluster.save(update_fields=written)
     known = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=_names(changes))}
+    before = {node.pk: node.report for node in known.values()}
     reports = merge_node_reports(cluster, changes.nodes, known)
     added = [
-        _write_report(Node(cluster=cluster, name=report.name), report, cluster)
+        _write_report(new(Node, cluster_id=cluster.pk, name=report.name), report, cluster)
         for report in reports
         if report.name not in known
     ]
@@ -82,23 +88,22 @@ def apply_node_changes(cluster: Cluster, changes: Changes) -> NodeChanges:
             decisive |= node.gone or _decisive_part(node.report) != _decisive_part(report)
             changed.append(_write_report(node, report, cluster))
     leaving = [known[name] for name in changes.nodes_gone if name in known]
-    # Loads may lack placements whose effects are due. After they are written, `delete_gone_nodes` deletes empty nodes.
+    # Loads may lack placements whose effects are due. The end of the transaction writes them and deletes empty nodes.
     may_hold = cluster.effects_due_since is not None
     for node in leaving:
         if node.pods or may_hold:
             report = msgspec.structs.replace(node.report, ready=False, unschedulable=True)
             changed.append(_write_report(node, report, cluster, gone=True))
-    empty = [] if may_hold else [node.pk for node in leaving if not node.pods]
+    empty = [] if may_hold else [node for node in leaving if not node.pods]
     insert(added)
     write_columns(changed, (*FACT_COLUMNS, "changed_revision", "sampled_revision", "gone"))
-    if empty:
-        Node.objects.filter(pk__in=empty).delete()
+    _delete(empty)
     events |= {Event.NODE_ADDED} if added else set()
     events |= {Event.NODE_REMOVED} if leaving else set()
     layout_changed = layout_changed or bool(added or empty)
     if layout_changed or changed:
         recompute_totals(cluster, same_layout=not layout_changed, decisive=layout_changed or decisive or bool(leaving))
-    return NodeChanges([*added, *changed], frozenset(events))
+    return NodeChanges(added, changed, before, [node.name for node in empty], frozenset(events))
 
 
 def _stored(definitions: ClusterContent) -> ClusterContent:
@@ -156,15 +161,12 @@ def is_synced(cluster: Cluster) -> bool:
     return syncs.exists() and not syncs.exclude(fresh).exists()
 
 
-def delete_gone_nodes(cluster: Cluster, among: Collection[int] | None = None) -> bool:
-    """Delete nodes that are gone from the API server and have no allocations; return whether any were deleted.
+def delete_nodes(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    """Delete nodes without allocations, and update the cluster's totals."""
+    _delete(nodes)
+    recompute_totals(cluster)
 
-    `among` lists the node ids to check; None means all nodes.
-    """
-    rows = Node.objects.filter(cluster=cluster, gone=True, pods=0).order_by().values_list("id", flat=True)
-    found = [rows] if among is None else [rows.filter(pk__in=some) for some in batched(list(among))]
-    ids = list(chain.from_iterable(found))
-    if ids:
-        Node.objects.filter(pk__in=ids).delete()
-        recompute_totals(cluster)
-    return bool(ids)
+
+def _delete(nodes: Sequence[Node]) -> None:
+    for some in batched([node.pk for node in nodes]):
+        Node.objects.filter(pk__in=some).delete()

@@ -25,6 +25,7 @@ from hetsched.storage.hot_statements import ADVANCE, CLUSTER, NODES
 from .models import Cluster, Node
 
 TOTALS = ("requested", "gpu_milli_used")
+_LOAD_COLUMNS = ("requested", "pods", "gpu_milli_used")
 _ANY = 2**62  # greater than any revision or epoch
 
 
@@ -132,7 +133,7 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
 
     The nodes are saved. The caller must save the fields `TOTALS` of the cluster together with its other changes.
     """
-    nodes = {node.pk: node for node in NODES(ids=loads, cluster=cluster.pk, names=())}
+    nodes = {node.pk: node for node in NODES(ids=loads)}
     totals: dict[str, int] = defaultdict(int, cluster.requested)
     for node_id, load in loads.items():
         node = nodes[node_id]
@@ -149,9 +150,15 @@ def add_loads(cluster: Cluster, loads: Mapping[int, Load]) -> dict[int, Node]:
     return nodes
 
 
+def copy_load(source: Node, target: Node) -> None:
+    """Copy the load columns of a node to another object of the same row."""
+    for name in _LOAD_COLUMNS:
+        setattr(target, name, getattr(source, name))
+
+
 def write_loads(nodes: Iterable[Node]) -> None:
     """Write only the load columns of these nodes."""
-    write_columns(nodes, ("requested", "pods", "gpu_milli_used"))
+    write_columns(nodes, _LOAD_COLUMNS)
 
 
 def write_columns(rows: Iterable[Model], names: Collection[str]) -> None:

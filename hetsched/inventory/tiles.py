@@ -22,6 +22,7 @@ from hetsched.contracts.objects.facts import Maintenance
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.times import rfc3339
 from hetsched.isa import parse
+from hetsched.journal.publish import difference
 
 from .models import Cluster, Node
 
@@ -167,7 +168,7 @@ def node_load(node: Node) -> dict[str, Any]:
 
 
 def node_facts(node: Node) -> dict[str, Any]:
-    """Return a node's inventory facts for its page. The keys of `report` vary, so a change is published as a patch."""
+    """Return a node's inventory facts for its page; the keys of `report` vary."""
     return {
         "name": node.name,
         "cluster": node.cluster.name,
@@ -176,6 +177,23 @@ def node_facts(node: Node) -> dict[str, Any]:
         "doubts": to_json_types(node.doubts),
         "report": to_json_types(node.report),
     }
+
+
+# The merge patch that removes all keys of a node's document: those of its facts, its load and its pods.
+NO_NODE: dict[str, None] = dict.fromkeys(
+    (
+        "name", "cluster", "cordonedByOperator", "reportedAt", "doubts", "report", "tile", "requested", "gpuMilliUsed",
+        "pods",
+    )
+)  # fmt: skip
+
+
+def node_facts_patch(node: Node, before: NodeReport | None) -> dict[str, Any]:
+    """Return the merge patch of a node's facts; `before` is its report before the change, None for an added node."""
+    facts = node_facts(node)
+    if before is not None:
+        facts["report"] = difference(without_nulls(to_json_types(before)), without_nulls(facts["report"]))
+    return facts
 
 
 def cluster_head(cluster: Cluster) -> dict[str, Any]:

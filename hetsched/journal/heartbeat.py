@@ -13,6 +13,7 @@ from pathlib import Path
 from django.conf import settings
 
 WATCH_READY = "watch-ready"  # file of an informer process that has listed its clusters
+WATCH_IDLE = "watch-idle"  # file of an informer process for which no pod waits
 
 
 def beat(name: str) -> None:

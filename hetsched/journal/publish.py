@@ -1,11 +1,11 @@
 """Publishing of changes to live clients.
 
 A message sent before the commit may announce a change that is rolled back; a message sent after it may be lost.
-`publish` numbers the event and writes it to the outbox in the caller's transaction. After the commit, all events of the
-transaction are sent to the channel layer in one message. A periodic task calls `relay`, which sends the events of
-failed messages. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before
-patches are computed, in name order, so the patches of one topic are computed one after the other and transactions never
-deadlock.
+`publish` numbers the event and writes it to the outbox in the caller's transaction; `build_new_topics` does this for
+topics of new rows. After the commit, all events of a call are sent to the channel layer in one message. A periodic task
+calls `relay`, which sends the events of failed messages. A delta is an RFC 7396 merge patch: old snapshot + deltas ==
+fresh snapshot. Topics are numbered before patches are computed, in name order, so the patches of one topic are computed
+one after the other and transactions never deadlock.
 Invariants: every event is sent at least once; a receiver discards duplicates by (topic, revision).
 """
 
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -67,14 +67,7 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     names = sorted(patches)
     revisions, now = _next_revisions(names), timezone.now()
     events = [
-        # Encode the data once, for both the row and the message.
-        new(
-            OutboxEvent,
-            topic=name,
-            revision=revisions[name],
-            data=_raw(patch() if callable(patch) else patch),
-            created_at=now,
-        )
+        _event(name, revisions[name], patch() if callable(patch) else patch, now)
         for name in names
         for patch in (patches[name],)
     ]
@@ -83,8 +76,23 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     return revisions
 
 
-def _raw(patch: Patch) -> msgspec.Raw:
-    return msgspec.Raw(encode(patch))
+def build_new_topics(documents: Mapping[str, Patch]) -> tuple[list[Topic], list[OutboxEvent]]:
+    """Return the unsaved rows of new topics and of their first events, and send the events after the commit.
+
+    The caller must insert all of these rows in the current transaction, for example in one statement with the rows that
+    the documents describe. The topics must be those of new rows with random IDs: no other transaction publishes them,
+    so they need neither a lock nor an order.
+    """
+    now = timezone.now()
+    topics = [new(Topic, name=name, revision=1) for name in documents]
+    events = [_event(name, 1, document, now) for name, document in documents.items()]
+    transaction.on_commit(lambda: _dispatch(events))
+    return topics, events
+
+
+def _event(topic: str, revision: int, patch: Patch, now: datetime) -> OutboxEvent:
+    # Encode the data once, for both the row and the message.
+    return new(OutboxEvent, topic=topic, revision=revision, data=msgspec.Raw(encode(patch)), created_at=now)
 
 
 def _dispatch(events: list[OutboxEvent]) -> None:
@@ -193,8 +201,8 @@ def _try_to_send(events: list[OutboxEvent], run: Callable[[Any], Any] | None = N
 def _mark(events: list[OutboxEvent]) -> bool:
     """Mark events as sent; return False on failure, after which `relay` sends them again."""
     try:
-        with write_lock():
-            for some in batched([event.pk for event in events]):
+        for some in batched([event.pk for event in events]):
+            with write_lock():  # for each batch: other writers do not wait for the events of a whole cluster
                 OutboxEvent.objects.filter(pk__in=some).update(published_at=timezone.now())
     except DatabaseError as error:
         log.warning("live events not marked as sent", events=len(events), error=repr(error))
@@ -254,6 +262,14 @@ def delete_topics(topics: Sequence[str]) -> None:
     """Delete topics without further events, and their stored events; pass at most a few hundred topics."""
     OutboxEvent.objects.filter(topic__in=topics).delete()
     Topic.objects.filter(name__in=topics).delete()
+
+
+def existing_topics(topics: Sequence[str]) -> set[str]:
+    """Return those of these topics that have had an event."""
+    found: set[str] = set()
+    for some in batched(topics):
+        found.update(Topic.objects.filter(name__in=some).values_list("name", flat=True))
+    return found
 
 
 def revision_of(topic: str) -> int:

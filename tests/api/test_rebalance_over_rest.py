@@ -21,6 +21,7 @@ from hetsched.placement.actions.rebalances import advance_plan
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
 from tests.builders import a_node, a_pod
 from tests.situations import placed, submitted
+from tests.system.racer import differing_topics
 from workers import evict
 from workers.schedule import run
 
@@ -73,6 +74,7 @@ def test_confirmed_plan_is_executed_with_decisions_and_audit_entries(tight: Clus
     assert "moved from b to a" in Decision.objects.order_by("-id")[0].summary
     actions = list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
     assert actions[-3:] == ["rebalance.confirm", "pod.move", "rebalance.done"]
+    assert differing_topics("workload:") == []
     workload = submitted(tight, a_pod("new").cpu(4))
     run(tight.pk)
     assert [pod.node.name for pod in workload.pods.all() if pod.node] == ["b"]

@@ -315,3 +315,14 @@ def test_token_is_encrypted_and_sent_to_its_address_only(cluster: Cluster, setti
     assert refused.value.code == "TokenMissing"
     moved = collector(cluster, params={**JSON, "url": "http://other.example:80/"}, token="")
     assert "Authorization" not in http_client(moved)._headers
+
+
+def test_node_document_follows_a_removed_fact(cluster: Cluster) -> None:
+    """Regression: live pages of a node kept the power state of a removed collector."""
+    receive_findings(collector(cluster), CollectedNode("n1", now(), power=PowerReport("capped")))
+    before = snapshot("node:fleet/n1")
+    remove(cluster, "racks", actor=ALICE, reason="moved")
+    document = before.data
+    for event in OutboxEvent.objects.filter(topic="node:fleet/n1", revision__gt=before.revision).order_by("revision"):
+        document = merge(document, event.data)
+    assert (report().power, document["report"]) == (None, snapshot("node:fleet/n1").data["report"])

@@ -16,12 +16,15 @@ from hetsched.inventory.models import Cluster, ClusterKind, Connection, Node, Sy
 from hetsched.inventory.node_events import is_synced
 from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import SYSTEM
+from hetsched.journal.models import Topic
 from hetsched.placement.actions import apply_changes, begin_binding
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.topics import snapshot
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
+from tests.listener import Listener
 from tests.situations import placing, recorded
 
 pytestmark = pytest.mark.django_db
@@ -274,3 +277,55 @@ def test_pod_moves_when_another_scheduler_filled_its_node(cluster: Cluster) -> N
     fits = an_observed_pod(a_pod("none").cpu(0), uid="u11", scheduler="other", node_name="n1", phase="Pending")
     seen(cluster, pods=[fits])
     assert state_of("small") == "placed"  # it still fits
+
+
+def test_deltas_contain_the_pods_that_arrive_with_their_node(cluster: Cluster) -> None:
+    clients = [Listener("cluster:live"), Listener("node:live/n1")]
+    pod = an_observed_pod(a_pod("p").cpu(2), scheduler="default-scheduler", node_name="n1", phase="Running")
+    seen(cluster, nodes=[a_node("n1").labelled(x="1").build()], pods=[pod])
+    for client in clients:
+        client.listen()
+        assert client.document == snapshot(client.topic).data
+
+
+def test_node_is_removed_from_the_grid_when_its_last_pod_ends(cluster: Cluster) -> None:
+    running = an_observed_pod(a_pod("p"), scheduler="default-scheduler", node_name="n1", phase="Running")
+    seen(cluster, pods=[running])
+    seen(cluster, nodes_gone=["n1"])
+    client = Listener("cluster:live")
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", ended="succeeded")])
+    client.listen()
+    assert client.document == snapshot(client.topic).data
+
+
+def test_added_node_has_no_event_unless_its_topic_exists(cluster: Cluster) -> None:
+    client = Listener("node:live/n1")
+    seen(cluster, nodes=[a_node("n3").build()])
+    assert not Topic.objects.filter(name="node:live/n3").exists()
+    seen(cluster, nodes_gone=["n1"])
+    seen(cluster, nodes=[a_node("n1").cpu(4).build()])
+    client.listen()
+    assert client.document == snapshot(client.topic).data
+
+
+def test_node_document_follows_a_node_that_returns(cluster: Cluster) -> None:
+    """Regression: the pods of a node that was deleted with its last pod were shown on the next node of its name."""
+    seen(cluster, nodes=[a_node("n1").labelled(rack="r1").build()])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), scheduler="default-scheduler", node_name="n1", phase="Running")])
+    client = Listener("node:live/n1")
+    seen(cluster, nodes_gone=["n1"])
+    seen(cluster, pods=[an_observed_pod(a_pod("p"), node_name="n1", ended="succeeded")])
+    client.listen()
+    assert client.document == {}
+    seen(cluster, nodes=[a_node("n1").labelled(zone="z1").build()])
+    client.listen()
+    assert client.document == snapshot(client.topic).data
+
+
+def test_removed_label_leaves_the_node_document(cluster: Cluster) -> None:
+    """Regression: live pages of a node kept a removed label."""
+    seen(cluster, nodes=[a_node("n1").labelled(rack="r1").build()])
+    client = Listener("node:live/n1")
+    seen(cluster, nodes=[a_node("n1").labelled(zone="z1").build()])
+    client.listen()
+    assert client.document == snapshot(client.topic).data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,8 @@ from django.utils import timezone
 from hetsched.journal import counters, metric_names
 from hetsched.journal import publish as publishing
 from hetsched.journal.models import OutboxEvent, Topic
-from hetsched.journal.publish import GROUP, publish, publish_many
+from hetsched.journal.publish import GROUP, build_new_topics, publish, publish_many
+from hetsched.storage.bulk_rows import insert_together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -144,15 +146,27 @@ def test_background_sender_sends_at_once_and_marks_events_in_groups(monkeypatch:
     assert not OutboxEvent.objects.filter(published_at=None).exists()
 
 
+def test_other_writers_run_between_the_marks_of_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    locks: list[int] = []
+    lock = publishing.write_lock
+    monkeypatch.setattr(publishing, "write_lock", lambda: (locks.append(1), lock())[1])
+    with transaction.atomic():
+        publish_many({f"t{number}": {} for number in range(1001)})
+    assert not OutboxEvent.objects.filter(published_at=None).exists()
+    assert len(locks) == 3
+
+
 def test_background_sender_marks_the_last_events_without_further_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked = threading.Event()
+    mark = publishing._mark
     monkeypatch.setattr(publishing, "_MARK_SECONDS", 0.05)
+    monkeypatch.setattr(publishing, "_mark", lambda events: (mark(events), marked.set()))
     with publishing.background_sender():
         with transaction.atomic():
             publish("a", {})
-        until = time.monotonic() + 10
-        while OutboxEvent.objects.filter(published_at=None).exists():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        # Queries that run meanwhile lock the table of an SQLite database in memory, and the mark fails.
+        assert marked.wait(10)
+        assert not OutboxEvent.objects.filter(published_at=None).exists()
 
 
 def _refuses(monkeypatch: pytest.MonkeyPatch, topic: str) -> list[str]:
@@ -206,3 +220,14 @@ def test_no_event_is_dropped_during_an_outage(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(publishing, "_send", down)
     assert publishing.relay() == 0
     assert list(OutboxEvent.objects.filter(published_at=None)) == [waiting]
+
+
+def test_new_topic_and_its_first_event_are_inserted_together() -> None:
+    layer, channel = _listening()
+    with transaction.atomic():
+        insert_together(*build_new_topics({"new": {"x": 1}}))
+        assert _received(layer, channel) == []
+    assert [(event["revision"], event["data"]) for event in _received(layer, channel)] == [(1, {"x": 1})]
+    assert OutboxEvent.objects.get(topic="new").published_at is not None
+    with transaction.atomic():
+        assert publish("new", {"x": 2}) == 2

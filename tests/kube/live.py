@@ -78,9 +78,7 @@ def count_faults(api: Api, ours: Plane, faults: Faults, wanted: int, *, where: s
     faults.add("lost", range(wanted - len(bound())))
     faults.add("bound twice", [*mixed_fleet.placement_violations(pods, nodes), *ask("violations")])
     faults.compare(bound(), ask("held"))
-    if faults.texts:
-        where = f"{where}: {ask('live_states')}\n{ours.log_tails()}"
-    faults.assert_none(where)
+    _assert_none(ours, faults, where)
 
 
 def count_leaked(ours: Plane, faults: Faults, *, where: str, seconds: float) -> None:
@@ -91,7 +89,7 @@ def count_leaked(ours: Plane, faults: Faults, *, where: str, seconds: float) -> 
         wait_until(lambda: ask("held") == [], what=where, seconds=seconds)
     faults.add("leaked", ask("held"))
     faults.add("bound twice", ask("violations"))
-    faults.assert_none(where)
+    _assert_none(ours, faults, where)
 
 
 def count_early_releases(api: Api, ours: Plane, faults: Faults, *, where: str) -> None:
@@ -99,4 +97,12 @@ def count_early_releases(api: Api, ours: Plane, faults: Faults, *, where: str) -
     assert ours.driver
     bound = {(pod["metadata"]["name"], node_of(pod)) for pod in listed(api)[0] if node_of(pod)}
     faults.add("freed early", bound - {(pod, node) for pod, node in ours.driver("held")})
+    faults.assert_none(where)
+
+
+def _assert_none(ours: Plane, faults: Faults, where: str) -> None:
+    """Refuse faults, with the states of the pods and the ends of the logs."""
+    assert ours.driver
+    if faults.texts:
+        where = f"{where}: {ours.driver('live_states')}\n{ours.log_tails()}"
     faults.assert_none(where)

@@ -13,7 +13,7 @@ Invariant: the results of `take`, applied in order, give the same content as rea
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -53,6 +53,7 @@ from .typed_objects import content_digest, decode_pod, node_fields, pod_fields
 
 K = TypeVar("K")
 _PROBLEM = "ObjectUnreadable"
+_NODES_AT_ONCE = 500
 # Parts of the definitions, which are reread separately: claims change with every pod, classes rarely.
 _NAMES, _STORAGE, _DEVICES = "names", "storage", "devices"
 _PART_OF = {
@@ -159,21 +160,19 @@ class InformerStore:
         self._dirty_pods = {}
         changes.bound, self._bound = self._bound, set()
         changes.stopped, self._stopped = self._stopped, set()
-        for name in self._dirty:
-            if name in self._nodes:
-                report = self._read_node(name)
-                if self._is_rebooted(name):
-                    changes.rebooted.add(name)
-                # Skip heartbeats, which are most updates of a node and do not change its report.
-                if report is not None and report != self._reports.get(name):
-                    self._reports[name] = report
-                    changes.nodes.append(report)
-            else:
-                self._reports.pop(name, None)
-                changes.nodes_gone.append(name)
-                if not self._describing.get(name):
-                    self._describing.pop(name, None)
+        present = [name for name in self._dirty if name in self._nodes]
+        changes.rebooted.update(name for name in present if self._is_rebooted(name))
+        changes.nodes_gone = [name for name in self._dirty if name not in self._nodes]
         self._dirty = {}
+        for report in self._read_nodes(present):
+            # Skip heartbeats, which are most updates of a node and do not change its report.
+            if report != self._reports.get(report.name):
+                self._reports[report.name] = report
+                changes.nodes.append(report)
+        for name in changes.nodes_gone:
+            self._reports.pop(name, None)
+            if not self._describing.get(name):
+                self._describing.pop(name, None)
         return changes
 
     def take_policies(self) -> list[ObservedPolicy]:
@@ -279,6 +278,23 @@ class InformerStore:
         return rejected
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _read_nodes(self, names: Sequence[str]) -> Iterator[NodeReport]:
+        """Read nodes and the objects that describe them, without the nodes that cannot be read.
+
+        Nodes are read together, because `read_content` needs half of its time for each call. If an object is
+        unreadable, the nodes are read one by one.
+        """
+        for start in range(0, len(names), _NODES_AT_ONCE):
+            some = names[start : start + _NODES_AT_ONCE]
+            parts = [(name, {_id(NODES): self._nodes[name], **self._describing.get(name, {})}) for name in some]
+            documents = [_document(kind, name, body) for name, of_node in parts for kind, body in of_node.items()]
+            try:
+                reports = read_content(documents, workload=False).nodes
+            except InputError:
+                yield from filter(None, map(self._read_node, some))
+            else:
+                yield from (msgspec.structs.replace(report, source="api-server") for report in reports)
 
     def _read_node(self, name: str) -> NodeReport | None:
         """Read a node and the objects that describe it; return None if the node itself cannot be read."""

@@ -14,20 +14,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 from django.db.models import Count
 from django.utils import timezone
 
 from hetsched.contracts.message import Message, to_column
-from hetsched.contracts.objects.allocation import Allocation
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
-from hetsched.inventory.actions import cluster_topic, node_topic
-from hetsched.inventory.models import Cluster, Node
+from hetsched.inventory.actions import cluster_topic
+from hetsched.inventory.models import Cluster
+from hetsched.inventory.node_events import NodeChanges
 from hetsched.inventory.node_loads import TOTALS, Conflict, Load, add_loads, write_columns
-from hetsched.inventory.tiles import node_load, tile
 from hetsched.journal.audit import SYSTEM, record_many
 from hetsched.journal.publish import Patch, publish_many
 from hetsched.placement.queries.pod_counts import cluster_metrics_patch, counts_are_due
@@ -35,15 +33,15 @@ from hetsched.placement.queries.topics import (
     DECISIONS,
     LATEST,
     decisions_patch,
-    held_document,
     pod_documents,
     workload_head,
     workload_topic,
 )
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_pods
+from hetsched.placement.touched_nodes import HeldResources, TouchedNodes
 from hetsched.storage.batches import batched
+from hetsched.storage.bulk_rows import write_values
 from hetsched.storage.hot_statements import WORKLOADS, move_pods
-from hetsched.storage.statements import change_many
 
 from ..due_effects import due_placements
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
@@ -71,22 +69,7 @@ def move_rows(pod_ids: Sequence[int], to: State, **columns: Any) -> int:
 
 def write_messages(messages: Iterable[tuple[Message | str, int]]) -> None:
     """Write the messages of pods, given as pairs of a message and a pod id."""
-    sql = f"UPDATE {Pod._meta.db_table} SET message = %s WHERE id = %s"  # noqa: S608 - a name of our own
-    change_many(sql, [(to_column(message), pk) for message, pk in messages])
-
-
-class _Held(NamedTuple):
-    """The columns of a reservation that its document shows."""
-
-    requests: dict[str, int]
-    allocation: Allocation
-    since: datetime
-
-
-def _node_patch(node: Node, held: Mapping[str, _Held | None]) -> Patch:
-    """Return the patch of a node whose load has changed, with its new and ended reservations."""
-    pods = {key: None if columns is None else held_document(*columns) for key, columns in held.items()}
-    return {**node_load(node), "pods": pods}
+    write_values(Pod, ("message",), [(to_column(message), pk) for message, pk in messages])
 
 
 class ClusterTransaction:
@@ -98,11 +81,9 @@ class ClusterTransaction:
         self._pods: set[int] = set()
         self._workloads: set[str] = set()
         self._loads: dict[int, Load] = defaultdict(Load)
-        # node ID -> key of a pod -> its reservation, None if it ended; `close` makes the documents node by node
-        self._held: dict[int, dict[str, _Held | None]] = defaultdict(dict)
+        self._nodes = TouchedNodes(cluster)
         self._columns: set[str] = set()  # cluster columns that `close` writes
         self._decisive_revision = cluster.decisive_revision  # before this transaction
-        self.gone_node_ids: list[int] = []  # after `close`: IDs of deleted nodes without pods
 
     @property
     def database_now(self) -> datetime:
@@ -116,6 +97,10 @@ class ClusterTransaction:
     def touch_workload(self, workload_id: str) -> None:
         """Mark this workload for publishing, without its pods."""
         self._workloads.add(workload_id)
+
+    def touch_nodes(self, nodes: NodeChanges) -> None:
+        """Mark the facts of added and changed nodes and the names of deleted nodes for publishing."""
+        self._nodes.add(nodes)
 
     def touch_rows(self, pod_ids: Iterable[int]) -> None:
         """Mark the pods with these IDs and their workloads for publishing."""
@@ -156,8 +141,8 @@ class ClusterTransaction:
             insert(self.cluster, reserved_pods, epoch, self.now), reserved_pods, strict=True
         ):
             self._loads[reserved.node_id].add(reservation.requests, reserved.gpu_milli)
-            held = _Held(reservation.requests, reservation.allocation, reservation.created_at)
-            self._held[reserved.node_id][reserved.spec.key] = held
+            held = HeldResources(reservation.requests, reservation.allocation, reservation.created_at)
+            self._nodes.held[reserved.node_id][reserved.spec.key] = held
 
     def discard_decisions(self) -> None:
         """Invalidate uncommitted decisions that were made on earlier revisions: their commit raises Conflict."""
@@ -175,7 +160,7 @@ class ClusterTransaction:
             return
         for reservation in end([pod.pk for pod in pods], self.cluster, reason, self.now):
             self._loads[reservation.node_id].add(reservation.requests, reservation.gpu_milli, -1)
-            self._held[reservation.node_id][reservation.pod.key] = None
+            self._nodes.held[reservation.node_id][reservation.pod.key] = None
 
     def end_nominations(self, pod_ids: Sequence[int], reason: str, *, with_gangs: bool = True) -> int:
         """End the nominations of these pods and drop their unsent evictions; return how many nominations ended.
@@ -216,21 +201,20 @@ class ClusterTransaction:
     def close(self, decisions: Sequence[Decision] = ()) -> None:
         """Write and publish the results of the moves and reservations; pod counts may be published later."""
         decisions = [*self._write_placement_effects(), *decisions]
-        nodes = add_loads(self.cluster, self._loads) if self._loads else {}
-        self.gone_node_ids = [node.pk for node in nodes.values() if node.gone and not node.pods]
-        if nodes:
+        loaded = add_loads(self.cluster, self._loads) if self._loads else {}
+        if loaded:
             self._columns.update(TOTALS)
+        self._nodes.finish(loaded)
         if self._columns:
             write_columns([self.cluster], self._columns)
         workloads = self._settle_workloads()
-        if not (nodes or workloads or decisions) and not counts_are_due(self.cluster.pk):
+        if not (self._nodes or workloads or decisions) and not counts_are_due(self.cluster.pk):
             return
         patches: dict[str, Patch | Callable[[], Patch]] = {
             workload_topic(workload_id): patch for workload_id, patch in workloads.items()
         }
-        tiles = {node.name: tile(node) for node in nodes.values()}
-        for node_id, node in nodes.items():
-            patches[node_topic(self.cluster, node.name)] = partial(_node_patch, node, self._held[node_id])
+        tiles = self._nodes.tiles()
+        patches |= self._nodes.patches()
         patches[cluster_topic(self.cluster)] = lambda: {**cluster_metrics_patch(self.cluster), "nodes": tiles}
         if decisions:
             patches[DECISIONS] = lambda: decisions_patch(self.cluster, decisions)
@@ -247,13 +231,13 @@ class ClusterTransaction:
             return []
         # Leave out the current revision: `reserve` has added the effects of this transaction's own reservations.
         placed, decisions = due_placements(self.cluster, since, self._decisive_revision)
-        change_many(_DECIDED_BY, [(placement.decision_id, placement.pod_id) for placement in placed])
+        write_values(Pod, ("decision_id",), [(placement.decision_id, placement.pod_id) for placement in placed])
         pods_of: dict[str, int] = defaultdict(int)
         for placement in placed:
             self._loads[placement.node_id].add(placement.requests, placement.allocation.gpu_milli)
-            self._held[placement.node_id].setdefault(
+            self._nodes.held[placement.node_id].setdefault(
                 f"{placement.namespace}/{placement.name}",
-                _Held(placement.requests, placement.allocation, placement.created_at),
+                HeldResources(placement.requests, placement.allocation, placement.created_at),
             )
             pods_of[placement.workload_id] += 1
         self.touch_rows(placement.pod_id for placement in placed)
@@ -305,9 +289,6 @@ class ClusterTransaction:
             workload.decided_at = self.now
         workload.finished_at = self.now if state in FINISHED else None
         return True
-
-
-_DECIDED_BY = f"UPDATE {Pod._meta.db_table} SET decision_id = %s WHERE id = %s"  # noqa: S608
 
 
 # Workload states implied by the states of submitted objects: `_ALWAYS` applies to every workload, `_WITHOUT_PODS` only

@@ -40,7 +40,7 @@ from hetsched.policies.effective import active_specs
 from hetsched.storage.write_lock import write_transaction
 
 from .. import dispatch
-from .change import BACK_IN_QUEUE, ClusterTransaction
+from .change import BACK_IN_QUEUE, ClusterTransaction, write_messages
 from .decisions import record
 from .rebalance_state import (
     HOLDING_STATES,
@@ -176,11 +176,19 @@ def _move_locally(plan: Rebalance, moves: Sequence[RebalanceMove], found: Advice
             _result(plan, pods[move.pod_key], move, found, position, moved) for position, move in enumerate(moves)
         ]
         record(plan.cluster_id, results, revision=at, epoch=None, snapshot=_state_digest(found, moved))
-        Pod.objects.filter(pk__in=[pod.pk for pod in leaving]).update(message=message)
+        _publish_message(plan.cluster_id, leaving, message)
         for move in moves:
             record_move(move, RebalanceMove.MOVED, actual_node=move.target)
             audit_move(plan, move, "pod.move")
         dispatch.wake(plan.cluster_id)
+
+
+def _publish_message(cluster_id: int, pods: Sequence[Pod], message: Message) -> None:
+    """Write the message of pods that `record` placed, which has published them without a message."""
+    change = ClusterTransaction(advance(cluster_id))
+    write_messages((message, pod.pk) for pod in pods)
+    change.touch(pods)
+    change.close()
 
 
 def _state_digest(found: AdviceBasis, moved: AppliedMove) -> str:

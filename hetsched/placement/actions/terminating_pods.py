@@ -27,7 +27,6 @@ from django.db.models import Q, QuerySet
 from hetsched.contracts.message import Message
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.node_events import delete_gone_nodes
 from hetsched.inventory.node_loads import advance
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod, Reservation
@@ -138,7 +137,6 @@ def release_orphaned_pods(cluster_id: int, *, rewrite_after: timedelta = timedel
         requeue_nominees_of_uids(change.cluster, [pod.uid for pod in over])
         change.requeue()
         change.close()
-        delete_gone_nodes(change.cluster)
         dispatch.wake(cluster_id)
     return len(over)
 

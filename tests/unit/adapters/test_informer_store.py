@@ -93,6 +93,15 @@ def test_malformed_node_or_pod_does_not_affect_others() -> None:
     assert set(store.quarantined) == {("nodes", "odd"), ("pods", "team/odd")}
 
 
+def test_malformed_node_does_not_affect_other_batches_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer_store, "_NODES_AT_ONCE", 2)
+    store = InformerStore()
+    for number in range(5):
+        a_node(store, f"n{number}", cpu="many" if number == 2 else "8")
+    assert [report.name for report in taken(store).nodes] == ["n0", "n1", "n3", "n4"]
+    assert set(store.quarantined) == {("nodes", "n2")}
+
+
 def test_deleted_malformed_pod_leaves_the_quarantine() -> None:
     store = InformerStore()
     a_pod(store, "team/odd", nodeSelector="x")

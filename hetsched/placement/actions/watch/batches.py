@@ -13,16 +13,13 @@ import msgspec
 from django.db import IntegrityError
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.inventory.actions import cluster_topic, node_topic
 from hetsched.inventory.fact_conflicts import conflict_patches
 from hetsched.inventory.models import Cluster, Node
-from hetsched.inventory.node_events import apply_node_changes, delete_gone_nodes
+from hetsched.inventory.node_events import apply_node_changes
 from hetsched.inventory.node_loads import Conflict, advance, current_columns
 from hetsched.inventory.signals import inventory_changed
-from hetsched.inventory.tiles import node_facts, node_load, tile, without_nulls
 from hetsched.journal import counters, metric_names
 from hetsched.journal.publish import publish_many
-from hetsched.placement.queries.pod_counts import cluster_metrics_patch
 from hetsched.storage.write_lock import write_transaction
 
 from ... import dispatch
@@ -58,10 +55,11 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
         if current.follower_epoch != epoch:
             counters.add(metric_names.STALE_EPOCHS, cluster.name)
             raise Conflict(f"another process watches cluster {cluster_id}")
-        nodes, events = apply_node_changes(cluster, changes)
-        if events:
-            inventory_changed.send(sender=Cluster, cluster=cluster, events=events)
+        nodes = apply_node_changes(cluster, changes)
+        if nodes.events:
+            inventory_changed.send(sender=Cluster, cluster=cluster, events=nodes.events)
         batch = PodTransitions(cluster, current)
+        batch.change.touch_nodes(nodes)
         if cluster.layout_revision == cluster.revision:
             charge_unassigned_pods(batch.change)
         batch.sort(changes)
@@ -69,14 +67,10 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
         if current.shadow_of and changes.bound:
             record_bound_pods(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         _publish_conflicts(cluster, batch.conflicted_nodes)
-        among = None if nodes or changes.nodes_gone else batch.change.gone_node_ids
-        forgotten = (among is None or bool(among)) and delete_gone_nodes(cluster, among)
-        if nodes or changes.nodes_gone or forgotten:
-            _publish_nodes(cluster, nodes, changes.nodes_gone)
         dispatch.wake(cluster_id)
         if changes.definitions is not None:
             dispatch.wake(cluster_id, dispatch.BIND)  # pods that wait for volume claims may be ready to bind
-    only = followed.arrivals_only and not (nodes or events or changes.nodes_gone or changes.definitions)
+    only = followed.arrivals_only and not (any(nodes) or changes.nodes_gone or changes.definitions)
     return msgspec.structs.replace(followed, arrivals_only=only)
 
 
@@ -84,15 +78,3 @@ def _publish_conflicts(cluster: Cluster, nodes: Sequence[Node]) -> None:
     """Publish the current conflicts of node facts."""
     if nodes:
         publish_many(conflict_patches(cluster, nodes))
-
-
-def _publish_nodes(cluster: Cluster, nodes: Sequence[Node], gone: Sequence[str]) -> None:
-    """Publish the facts of changed nodes and the removal of deleted nodes."""
-    deleted = set(gone) - set(Node.objects.filter(cluster=cluster, name__in=gone).values_list("name", flat=True))
-    nodes = [node for node in nodes if node.name not in deleted]
-    tiles = {node.name: tile(node) for node in nodes}
-    for node in nodes:
-        node.cluster = cluster
-    patches = {node_topic(cluster, node.name): without_nulls({**node_facts(node), **node_load(node)}) for node in nodes}
-    everything = {**tiles, **dict.fromkeys(deleted)}
-    publish_many({**patches, cluster_topic(cluster): lambda: {**cluster_metrics_patch(cluster), "nodes": everything}})

@@ -17,7 +17,6 @@ from hetsched.placement.models import Pod
 from hetsched.placement.reservation_ledger import ReservedPod
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
-from hetsched.storage.hot_statements import NODES
 
 from ..change import ClusterTransaction
 from .displaced_pods import displace_pods
@@ -75,9 +74,10 @@ def charge_unassigned_pods(change: ClusterTransaction) -> None:
 
 
 def _ids_of_nodes(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
-    wanted = set(names)
-    nodes: list[Node] = NODES(ids=(), cluster=cluster.pk, names=wanted) if wanted else []
-    return {node.name: node.pk for node in nodes}
+    found: dict[str, int] = {}
+    for some in batched(list(set(names))):
+        found.update(Node.objects.filter(cluster=cluster, name__in=some).order_by().values_list("name", "id"))
+    return found
 
 
 def _allocations(specs: Sequence[PodSpec], node_ids: Mapping[str, int]) -> list[Allocation]:

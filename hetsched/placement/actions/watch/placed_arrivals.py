@@ -13,7 +13,7 @@ Invariant: nothing is bound that is not committed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -21,12 +21,13 @@ from django.db import IntegrityError
 
 from hetsched.contracts.waits import bits_of
 from hetsched.inventory.models import Cluster
-from hetsched.inventory.node_loads import Contradiction, advance
+from hetsched.inventory.node_loads import Contradiction, advance, write_columns
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.reservation_ledger import insert as insert_reservations
+from hetsched.placement.scheduling_queue.decision_time import add_used_seconds
 from hetsched.placement.scheduling_result import Result
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.write_lock import write_transaction
@@ -51,10 +52,12 @@ def record_placed_arrivals(
     revision: int,
     epoch: int,
     snapshot: str,
+    spent: Mapping[str, float] | None = None,
 ) -> PlacedArrivals:
     """Insert unsaved pods with their placements, decided on exactly `revision` by the leader of `epoch`.
 
-    The caller binds the pods right after the commit: they are *binding* from then on.
+    The caller binds the pods right after the commit: they are *binding* from then on. `spent` maps namespaces to the
+    seconds that their decisions took since the last commit.
     Raises: Conflict if anything was committed since; Contradiction if a pod of this name is live or its resources are
     reserved already.
     """
@@ -63,6 +66,9 @@ def record_placed_arrivals(
             cluster = advance(cluster_id, revision=revision, epoch=epoch, is_exact=True, places=True)
             check_policies([result for _, result in arrivals])
             now = cluster.locked_at
+            if spent:
+                cluster.decision_time = add_used_seconds(cluster.decision_time, spent, now.timestamp())
+                write_columns([cluster], ("decision_time",))
             _insert_pods(cluster, arrivals, now)
             results = [_with_ids(pod, result) for pod, result in arrivals]
             decisions = [decision_row(cluster, result, revision, snapshot, now) for result in results]

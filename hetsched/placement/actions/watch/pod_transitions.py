@@ -37,8 +37,8 @@ from hetsched.placement.models import Pod, Reservation
 from hetsched.placement.models.reservations import IN_PLACE
 from hetsched.placement.reservation_ledger import ReservedPod, counts_zone_memory, resized
 from hetsched.storage.batches import batched
+from hetsched.storage.bulk_rows import write_values
 from hetsched.storage.hot_statements import KNOWN_PODS
-from hetsched.storage.statements import change_many
 
 from ..change import ClusterTransaction, write_messages
 from ..evictions import mark_victims, requeue_nominees, requeue_nominees_of_uids
@@ -53,7 +53,6 @@ from .pod_problems import pod_problem
 
 # Pods in these states may return to the queue, so a change in place also updates their spec.
 _NOT_BOUND = {State.PLACED.value, State.BINDING.value}
-_FINGERPRINTS = f"UPDATE {Pod._meta.db_table} SET fingerprint = %s WHERE id = %s"  # noqa: S608
 _SPEC_COLUMNS = ("spec", "policy", "policy_rule", "priority", "gang", "queued", "images_until", "message")
 # The states of a running pod in order; if an event skips states, the pod passes through them too.
 _PROGRESS = (State.PLACED, State.BINDING, State.BOUND, State.RUNNING)
@@ -283,7 +282,7 @@ class PodTransitions:
                     events |= found
                     if Event.POD_PLACED in found:
                         grown[reservation.node_id] = row.key
-        change_many(_FINGERPRINTS, [(fingerprint(spec), pk) for pk, (_, spec) in seen.items()])
+        write_values(Pod, ("fingerprint",), [(fingerprint(spec), pk) for pk, (_, spec) in seen.items()])
         rows = [seen[reserved_pod.pod_id][0] for reserved_pod in reserved]
         change.free(rows, IN_PLACE)
         change.reserve(reserved, self.cluster.leader_epoch, frozenset(events))
