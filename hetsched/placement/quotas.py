@@ -4,14 +4,17 @@ Two concurrent submissions may fit into the remaining quota each, but not both t
 A submission is written first and counted afterwards in the same transaction. The transaction locks the names that the
 submission is counted against, in sorted order, and adds its amounts to all committed amounts. If the sum exceeds a
 limit, the transaction is rolled back. The locks are held until the commit, which follows immediately; a writer of
-several submissions acquires all locks first. The full amounts of a workload are counted until it has finished. The
-amounts of a hold are counted until it ends: in full before a claim, and after a claim only the excess over the amounts
-of the workload that claimed it.
+several submissions acquires all locks first. While the queue of an offline cluster is much shorter than the limit of a
+namespace, submissions of a few pods share the lock of the namespace, so that they do not wait for each other's commits.
+They do not see each other's pods, but the pods of all of them are fewer than `_RESERVED_PODS`.
+The full amounts of a workload are counted until it has finished. The amounts of a hold are counted until it ends: in
+full before a claim, and after a claim only the excess over the amounts of the workload that claimed it.
 Invariant: at every commit the amounts submitted and held by an owner with a quota are within the quota, under any race.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -31,6 +34,12 @@ from .lifecycle import FINISHED
 from .models import Charge, Hold, Pod, Workload
 
 _OVER = sorted(state.value for state in FINISHED)
+# The reserve is enough for 1,000 concurrent transactions, each on its own database connection, of a few pods each.
+_FEW_PODS = 10
+_RESERVED_PODS = 10_000
+COUNTED_SECONDS = 1.0
+# Number of queued pods by cluster ID, if this process has counted all of them in its last count, and its time.
+_last_counts: dict[int, tuple[int, float]] = {}
 
 
 def check_ceiling(allowance: Allowance, pods: Iterable[PodSpec], priority: int | None) -> None:
@@ -74,11 +83,26 @@ def check_quota(
     Raises: InputError `QuotaTooSmall` if they can never fit, `QuotaExceeded`, `NamespaceFull`.
     """
     namespaces = Counter(pod.namespace for _, pods in charged for pod in pods)
-    lock(lock_names(cluster.pk, namespaces, owner if allowance.most else ""))
+    names = lock_names(cluster.pk, namespaces, owner if allowance.most else "")
+    if not allowance.most and _may_share(cluster, namespaces.total()):
+        lock(names, shared=True)
+        if not has_queued(cluster, settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE - _RESERVED_PODS):
+            return
+    lock(names)
     if allowance.most:
         _charge(charged, owner, allowance.most)
     for name in sorted(namespaces):
         _check_namespace(cluster, name, namespaces[name])
+
+
+def _may_share(cluster: Cluster, pods: int) -> bool:
+    """Return whether a submission may share the locks of its namespaces.
+
+    Near the limit, submissions do not start with a shared lock: two of them would wait for each other's lock.
+    """
+    most = settings.HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE - 2 * _RESERVED_PODS
+    queued, _ = _last_counts.get(cluster.pk, (most, 0.0))
+    return cluster.kind != ClusterKind.KUBERNETES and pods <= _FEW_PODS and queued < most
 
 
 def lock_names(cluster_id: int, namespaces: Iterable[str], owner: str = "") -> set[str]:
@@ -159,8 +183,23 @@ def _requests(pods: Sequence[PodSpec], names: Iterable[str]) -> dict[str, int]:
 
 def has_queued(cluster: Cluster, count: int) -> bool:
     """Return True if at least `count` pods of a cluster are queued; counting all queued pods would read more rows."""
-    sql = f"SELECT 1 FROM {Pod._meta.db_table} WHERE cluster_id = %s AND queued LIMIT 1 OFFSET %s"  # noqa: S608
-    return bool(fetch(sql, [cluster.pk, count - 1]))
+    first = f"SELECT 1 FROM {Pod._meta.db_table} WHERE cluster_id = %s AND queued LIMIT %s"  # noqa: S608
+    found: int = fetch(f"SELECT count(*) FROM ({first}) AS first", [cluster.pk, count])[0][0]  # noqa: S608
+    if found < count:
+        _last_counts[cluster.pk] = found, time.monotonic()
+    else:
+        _last_counts.pop(cluster.pk, None)  # there may be more pods than were counted
+    return found >= count
+
+
+def was_queue_short(cluster: Cluster, count: int) -> bool:
+    """Return True if this process has just counted the queue and found many fewer than `count` pods.
+
+    The submissions of a live cluster are not counted in their transactions, so its queue is counted each time.
+    """
+    queued, at = _last_counts.get(cluster.pk, (count, 0.0))
+    is_short = queued < count - _RESERVED_PODS and time.monotonic() - at < COUNTED_SECONDS
+    return is_short and cluster.kind != ClusterKind.KUBERNETES
 
 
 def _check_namespace(cluster: Cluster, namespace: str, coming: int) -> None:

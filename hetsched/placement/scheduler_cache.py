@@ -41,6 +41,7 @@ from .cluster_snapshot import (
     load_state,
 )
 from .models import Nomination
+from .scheduling_queue.decision_time import NOTED_SECONDS
 from .scheduling_queue.node_backoffs import AvoidedNodesCache
 
 _MAX_CACHED_POLICIES = 16
@@ -225,8 +226,17 @@ class SchedulerCache:
         scheduler = self.scheduler(spec)
         known = self._batch_schedulers.get(spec.name)
         if known is None or known.scheduler is not scheduler:
-            known = self._batch_schedulers[spec.name] = BatchScheduler(scheduler, expected=_MANY)
+            known = self._batch_schedulers[spec.name] = BatchScheduler(scheduler, expected=_MANY, shortest=1)
         return known
+
+    def seconds_to_charge(self) -> dict[str, float]:
+        """Return the decision seconds per namespace that are large enough to be written with the next commit."""
+        return {name: seconds for name, seconds in self.decision_seconds.items() if seconds >= NOTED_SECONDS}
+
+    def mark_charged(self, namespaces: Iterable[str]) -> None:
+        """Record that the decision seconds of these namespaces were committed."""
+        for namespace in namespaces:
+            del self.decision_seconds[namespace]
 
     def mark_committed(self, revision: int, pods: Iterable[str] = ()) -> None:
         """Record that the commit of the cluster's `revision` contains the pods (keys) that are assumed in the state."""

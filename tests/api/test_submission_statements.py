@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.placement import quotas
 from hetsched.placement.actions import submissions
 from tests.workers.test_statement_budget import PAGE, statements_of
 
@@ -24,6 +25,7 @@ def test_statements_of_a_submission_equal_the_page(
     operator: Api, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submissions, "counts_are_due", lambda cluster_id: False)  # published once per second
+    monkeypatch.setattr(quotas, "COUNTED_SECONDS", float("inf"))
 
     def submit(name: str, text: str) -> list[str]:
         pods = text.replace("name: web", f"name: {name}")

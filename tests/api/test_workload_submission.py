@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from hetsched.placement.models import Pod, Workload
+from hetsched.policies.models import NamespaceRule
 
 from .conftest import POD, Api
 
@@ -87,6 +88,14 @@ def test_body_has_policy_priority_name_and_callback(operator: Api, cluster: Any,
         shown = operator.get(f"workloads/{workload}/")
         assert {name: shown[name] for name in extras} == extras
     assert set(Pod.objects.values_list("policy", "policy_rule", "priority")) == {("spread", "request", -7)}
+
+
+def test_policy_rule_of_the_namespace_chooses_the_policy(operator: Api, cluster: Any) -> None:
+    operator("POST", "workloads/?cluster=lab", POD, kind="application/yaml", status=202)
+    NamespaceRule.objects.create(cluster=cluster, namespace="default", default_policy="spread")
+    second = POD.replace("name: web", "name: second")
+    operator("POST", "workloads/?cluster=lab", second, kind="application/yaml", status=202)
+    assert dict(Pod.objects.values_list("name", "policy_rule")) == {"web": "cluster", "second": "namespace"}
 
 
 def test_pod_with_an_invalid_request_is_accepted(operator: Api, cluster: Any) -> None:

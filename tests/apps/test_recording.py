@@ -14,10 +14,11 @@ from hetsched.contracts.objects.allocation import Allocation, CardGrant
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.placement.actions import Conflict, cancel, decisions, record, release
+from hetsched.placement.actions import Conflict, cancel, decisions, record, release, retry
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod, Reservation, ReservedCard
 from hetsched.placement.queries.invariants import check_invariants
+from hetsched.placement.queries.topics import snapshot, workload_topic
 from hetsched.placement.scheduling_queue.backoff_queue import backoff
 from hetsched.policies.actions import activate, save_draft
 from hetsched.policies.effective import active_specs
@@ -112,7 +113,7 @@ def test_pod_that_is_no_longer_pending_rolls_back_the_batch() -> None:
     workload = submitted(cluster, a_pod("leaves"))
     results = placing(cluster, "n1")
     cancel(workload, actor=ALICE, reason="changed my mind")
-    with pytest.raises(Conflict, match="1 of 2 pods are no longer pending"):
+    with pytest.raises(Conflict, match="1 of 2 pods have changed"):
         recorded(cluster, results)
     assert not Decision.objects.exists()
     assert Pod.objects.get(name="stays").state == "pending"
@@ -230,6 +231,31 @@ def test_changed_reasons_create_a_decision(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(refuse(cluster, "B", "A")) == 2
     assert len(refuse(cluster, "B")) == 3
     assert len(refuse(cluster, "B", message="another claim")) == 4
+
+
+def test_late_rejection_does_not_replace_a_newer_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "NEWS_AFTER", timedelta(0))
+    cluster = a_cluster()
+    submitted(cluster)
+    refuse(cluster, "A")
+    Pod.objects.update(queued=True, not_before=None)
+    late = [msgspec.structs.replace(refusing(cluster)[0], reasons=(Reason("A", "resource-fit", 1, "no"),))]
+    _, newer = refuse(cluster, "B")  # by another process
+    with pytest.raises(Conflict, match="1 of 1 pods have changed"):
+        recorded(cluster, late)
+    assert Pod.objects.get().decision_id == newer
+
+
+def test_unchanged_rejection_does_not_undo_the_retry_of_a_user() -> None:
+    cluster = a_cluster()
+    workload = submitted(cluster)
+    recorded(cluster, refusing(cluster))
+    Pod.objects.update(queued=True, not_before=None)
+    again = refusing(cluster)
+    retry(workload, actor=ALICE, reason="the node is repaired")
+    with pytest.raises(Conflict, match="1 of 1 pods have changed"):
+        recorded(cluster, again)
+    assert snapshot(workload_topic(workload.pk)).data["pods"]["default/p"]["state"] == "pending"
 
 
 def at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:

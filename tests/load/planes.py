@@ -26,8 +26,9 @@ from tests.system.processes import ROOT, Process, free_port, message_store, plai
 CLUSTER = "load"
 _START_SECONDS = 240.0
 _ANNOUNCED = "stop        Ctrl-C"
-# All sockets use one token from one address, so the limit per user is raised to the limit per address. All other limits
-# are the defaults.
+# All clients use one token from one address: it gets the submissions of the 50 clients of a burst, and the limit of
+# sockets per user is raised to the limit per address. All other limits are the defaults.
+_SUBMITS_PER_MINUTE = 50 * 12_000
 _ROOM = {
     "HETSCHED_SOCKETS_PER_USER": "100000", "HETSCHED_SOCKETS_PER_ADDRESS": "100000",
     "HETSCHED_CONNECTIONS": "10000", "HETSCHED_CONNECTIONS_PER_ADDRESS": "10000",
@@ -95,7 +96,8 @@ def _running(backend: str, command: str, settings: dict[str, str], nodes: int, w
         )  # fmt: skip
         assert process.running, _log_tails(folder)
         _add_cluster(env, nodes)
-        token = run_command(env, "token", "create", "--role=operator", "--name=load")["token"]
+        words = ["token", "create", "--role=operator", "--name=load", f"--submits-per-minute={_SUBMITS_PER_MINUTE}"]
+        token = run_command(env, *words)["token"]
         yield Plane(backend, process, Server("127.0.0.1", port, token), env)
     except BaseException:
         sys.stderr.write(_log_tails(folder) + "\n")

@@ -32,3 +32,8 @@ def test_exactly_the_limit_is_admitted(backend: str) -> None:
         for repeat in range(REPEATS):
             room = plane.driver("race_namespace", cluster="race", prefix=f"n{repeat}", threads=50)
             assert room == {"202": 20, "NamespaceFull": 30}, (backend, repeat, room)
+        for repeat in range(REPEATS):
+            size = {"most": 160, "threads": 40, "rounds": 5}
+            shared = plane.driver("race_shared_namespace", cluster="race", prefix=f"s{repeat}", **size)
+            assert shared.pop("shared") >= 39, (backend, repeat, shared)
+            assert shared == {"202": 160, "NamespaceFull": 40}, (backend, repeat, shared)

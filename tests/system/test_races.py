@@ -23,7 +23,11 @@ SECONDS = os.environ.get("HETSCHED_TEST_RACE_SECONDS", "5")
 SEED = int(os.environ.get("HETSCHED_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 RACERS = 3
 ROUNDS = 4  # a slow machine needs more than one for the first conflict and eviction
-pytestmark = pytest.mark.chaos
+CHECK_SECONDS = 120
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(60 + ROUNDS * (float(SECONDS) + 2 * CHECK_SECONDS)),
+]
 
 
 @pytest.mark.parametrize(
@@ -44,19 +48,20 @@ def test_concurrent_leaders_keep_all_invariants(backend: str, faults: Faults, fi
             return sum(racer[name] for racer in done)
 
         def check() -> dict[str, Any]:
-            return json.loads(start("check").communicate(timeout=120)[0])
+            return json.loads(start("check").communicate(timeout=CHECK_SECONDS)[0])
 
         done: list[dict[str, Any]] = []
+        found: dict[str, Any] = {}
         for first in range(SEED, SEED + ROUNDS * RACERS, RACERS):
             racing = [start(str(first + number), SECONDS) for number in range(RACERS)]
-            done += [json.loads(racer.communicate(timeout=120 + float(SECONDS))[0]) for racer in racing]
-            if total("decided") > 50 and total("conflicts") > 0 and check()["evicted"] > 0:
+            done += [json.loads(racer.communicate(timeout=CHECK_SECONDS + float(SECONDS))[0]) for racer in racing]
+            found = check()
+            if total("decided") > 50 and total("conflicts") > 0 and found["evicted"] > 0:
                 break
         where = f"{backend}, seed {SEED}: {done}"
         assert [racer["errors"] for racer in done] == [[]] * len(done), where
         assert total("decided") > 50, where
         assert total("conflicts") > 0, where
-        found = check()
         assert found.pop("evicted") > 0, where
         devices, shares = found.pop("devices"), found.pop("shares")
         assert min(devices, shares) > 0, where

@@ -2,8 +2,9 @@
 
 One transaction checks and writes the batch. It checks that nothing was reserved and no node or pod changed since the
 revision on which the decisions were made, that the leader epoch of the decisions is the current one, that their policy
-versions are still active, and that every pod is still pending. If any check fails, nothing is written and Conflict is
-raised: the caller discards the batch and decides again. Unique indexes enforce exclusivity.
+versions are still active, and that every pod still has the state and the decision with which it was read. If any check
+fails, nothing is written and Conflict is raised: the caller discards the batch and decides again. Unique indexes
+enforce exclusivity.
 Preemption victims are removed before anything is reserved: hetsched's own pods return to the queue with the reason, and
 imported pods fail. The batch is rejected if a victim has no active reservation. In a live cluster victims cannot be
 removed here: the pod is nominated for the node and waits while its victims are evicted. An earlier nomination of the
@@ -29,7 +30,7 @@ from hetsched.contracts.waits import bits_of
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_loads import Conflict, Contradiction, advance
 from hetsched.placement.in_place import fingerprint
-from hetsched.placement.lifecycle import QUEUED, State
+from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Decision, Pod
 from hetsched.placement.models.holds import CAME
 from hetsched.placement.reservation_ledger import ReservedPod
@@ -246,20 +247,19 @@ def _move(
 
     A pod stays queued if one of its registered events occurred during the decision. `news_at` maps pod ids to times:
     these pods also stay queued, but are not tried before their time.
-    Raises: Conflict if a pod is not pending any more.
+    Raises: Conflict if a pod has changed since it was read: a user retried it, or another process decided it.
     """
     rows = [_row(result, decision_ids, change, revision, news_at.get(result.waiting.pod_id)) for result in results]
-    waiting = ", ".join(f"'{state.value}'" for state in sorted(QUEUED))
     sql = (
         f"UPDATE {Pod._meta.db_table} SET state = %s, queued = %s, node_id = %s, allocation = %s, "  # noqa: S608
         f"decided_at = CASE WHEN decision_id = %s THEN decided_at ELSE {clock()} END, decision_id = %s, attempts = %s, "
         "not_before = %s, tried_at = %s, waits_for = %s, helped_by = %s, flushed = %s, message = '', "
         "fingerprint = COALESCE(%s, fingerprint) "
-        f"WHERE id = %s AND state IN ({waiting})"
+        "WHERE id = %s AND state = %s AND COALESCE(decision_id, 0) = %s"
     )
     moved = change_many(sql, rows)
     if moved != len(rows):
-        raise Conflict(f"{len(rows) - moved} of {len(rows)} pods are no longer pending")
+        raise Conflict(f"{len(rows) - moved} of {len(rows)} pods have changed since they were read")
 
 
 def _row(
@@ -289,4 +289,6 @@ def _row(
         False,
         None if result.reserved_spec is None else fingerprint(result.reserved_spec),
         waiting.pod_id,
+        waiting.state,
+        waiting.decision_id or 0,
     )

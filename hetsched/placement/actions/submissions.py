@@ -27,7 +27,7 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import Actor, build_entries
-from hetsched.journal.publish import publish_many
+from hetsched.journal.publish import build_new_topics, publish
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
@@ -113,7 +113,7 @@ def submit(
             if hold:
                 claim_hold(hold, workload)
             check_quota(cluster, [(workload, pods)], owner, allowance)
-            _publish(cluster, [(workload, prepared)])
+            _publish_counts(cluster)
             dispatch.wake(cluster.pk)
     except IntegrityError as error:
         # A concurrent request used the key, or a pod with one of these names is live or ended during this transaction.
@@ -237,8 +237,14 @@ def build_workload(cluster: Cluster, pods: Sequence[Pod], actor: Actor, name: st
     return row
 
 
-def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor, keys: Sequence[IdempotencyKey] = ()) -> None:
-    """Write workloads with their pods, their audit entries and their idempotency keys."""
+def _insert(
+    groups: Sequence[tuple[Workload, list[Pod]]],
+    actor: Actor,
+    keys: Sequence[IdempotencyKey] = (),
+    *,
+    publishes: bool = True,
+) -> None:
+    """Write workloads with their pods, audit entries, idempotency keys and, if `publishes`, live events."""
     for workload, pods in groups:
         for pod in pods:
             pod.workload, pod.created_at = workload, workload.created_at
@@ -251,6 +257,7 @@ def _insert(groups: Sequence[tuple[Workload, list[Pod]]], actor: Actor, keys: Se
         [pod for _, pods in groups for pod in pods],
         build_entries(actor, "workload.submit", about),
         keys,
+        *(build_new_topics(_documents(groups)) if publishes else ()),
     )
 
 
@@ -274,9 +281,9 @@ def accept_pods(
         pods = list(islice(prepared, len(specs)))
         made.append((build_workload(cluster, pods, actor, ""), pods))
     if made:
-        _insert(made, actor)
+        _insert(made, actor, publishes=publishes)
         if publishes:
-            _publish(cluster, made)
+            _publish_counts(cluster)
     return [pod for _, pods in made for pod in pods]
 
 
@@ -290,9 +297,9 @@ def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
     }
 
 
-def _publish(cluster: Cluster, made: Sequence[tuple[Workload, list[Pod]]]) -> None:
-    counts = {cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]}}
-    publish_many({**_documents(made), **(counts if counts_are_due(cluster.pk) else {})})
+def _publish_counts(cluster: Cluster) -> None:
+    if counts_are_due(cluster.pk):
+        publish(cluster_topic(cluster), lambda: {"counts": cluster_counts(cluster)["counts"]})
 
 
 def _check_names_unused(cluster: Cluster, pods: Sequence[PodSpec]) -> None:

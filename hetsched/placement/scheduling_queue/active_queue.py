@@ -133,7 +133,7 @@ def _first_by_sort_key(
     unread = [row for row in rows if row[:2] not in found]
     until = time.monotonic() + LONGEST_READ_SECONDS
     for batch in batched(
-        _alternate_namespaces(unread, {row[:2]: (-row[1], row[0]) for row in unread}, len(unread)), PODS_PER_QUERY
+        alternate_namespaces(unread, {row[:2]: (-row[1], row[0]) for row in unread}, len(unread)), PODS_PER_QUERY
     ):
         began = time.monotonic()
         read = list(Pod.objects.filter(pk__in=batch).values_list("id", "priority", "spec"))
@@ -143,18 +143,18 @@ def _first_by_sort_key(
             break
     _orders[cluster_id] = _SortKeys(policy.spec, found)
     # Pods that changed after their ids were read are missing here, or wait for the next batch.
-    first = _alternate_namespaces([row for row in rows if row[:2] in found], found, limit)
+    first = alternate_namespaces([row for row in rows if row[:2] in found], found, limit)
     pods, _ = _read(active_pods(cluster_id), [[pk] for pk in first], used_seconds)
     return _with_gangs(cluster_id, sorted(pods, key=lambda pod: pod.pod_id), used_seconds)
 
 
-def _alternate_namespaces(
+def alternate_namespaces(
     rows: list[tuple[int, int, str]], keys: dict[tuple[int, int], tuple[Any, ...]], limit: int
 ) -> list[int]:
     """Return the ids of the first `limit` pods of `rows` (id, priority, namespace), alternating between namespaces.
 
-    The first part of a policy's key is the priority. Among pods of equal priority the namespaces alternate, each in the
-    order of the key.
+    `keys` maps id and priority of a pod to its sort key, whose first part is the priority. Among pods with an equal
+    first part the namespaces alternate, each in the order of the key.
     """
     turn_numbers: dict[tuple[str, tuple[Any, ...]], count[int]] = defaultdict(count)
     ranked = []
@@ -283,4 +283,4 @@ def _in_gang_order(cluster_id: int, gangs: Mapping[_Gang, Sequence[PendingPod]])
         gang_of_pod[pk] = gang
         rows.append((pk, -priority, gang[0]))
         keys[pk, -priority] = (priority, used.get(gang[0], 0.0)), pk
-    return [gang_of_pod[pk] for pk in _alternate_namespaces(rows, keys, len(rows))]
+    return [gang_of_pod[pk] for pk in alternate_namespaces(rows, keys, len(rows))]

@@ -33,7 +33,7 @@ from hetsched.contracts.remedies import ADD_POD
 from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.placement.actions import Submission, submit, submit_live
 from hetsched.placement.actions.submissions import stored_response
-from hetsched.placement.quotas import has_queued
+from hetsched.placement.quotas import has_queued, was_queue_short
 from hetsched.storage.named_locks import retry_on_deadlock
 
 from .. import bodies, request_scope
@@ -174,10 +174,11 @@ def _store(looked: ParsedSubmission, subject: Subject, key: str, body_hash: str)
 def _limit_queue(cluster: Cluster, is_repeated: Callable[[], bool]) -> None:
     """Reject a submission with 429 if the queue of its cluster is full, even if the sender has no pods in the queue.
 
-    A repeated submission is not rejected, because it adds no pods.
+    A repeated submission is not rejected, because it adds no pods. A queue that was much shorter a moment ago is not
+    counted again: each submission counts it in its transaction, and a count reads all queued pods.
     """
     most = settings.HETSCHED_MOST_WAITING_PODS
-    if has_queued(cluster, most) and not is_repeated():
+    if not was_queue_short(cluster, most) and has_queued(cluster, most) and not is_repeated():
         raise RequestRefused(
             429,
             "TooManyWaiting",
