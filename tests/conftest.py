@@ -42,16 +42,21 @@ def _reset_process_state() -> Iterator[None]:
     yield
     logging.root.handlers[:] = handlers
     translation.deactivate()
-    cache, queue, counting, effects = (
+    cache, queue, counting, effects, quotas = (
         sys.modules.get(f"hetsched.placement.{name}")
-        for name in ("scheduler_cache", "scheduling_queue.active_queue", "queries.pod_counts", "due_effects")
+        for name in ("scheduler_cache", "scheduling_queue.active_queue", "queries.pod_counts", "due_effects", "quotas")
     )
     if cache is not None:
         cache._caches.clear()
+    if quotas is not None:
+        quotas._last_counts.clear()
     if effects is not None:
         effects._committed.clear()
     if queue is not None:
         queue._orders.clear()  # the next row gets the ID of a rolled-back row, and so its position in the order
+    code = sys.modules.get("hetsched.scheduling.machine_code")
+    if code is not None:
+        code.machine_code.is_loaded = False  # a test that runs an informer process loads it if it is in the cache
     rates = sys.modules.get("web.api.rates")
     if rates is not None:
         rates.reads.clear()  # all anonymous requests of the tests come from one address
@@ -68,6 +73,12 @@ def _reset_process_state() -> Iterator[None]:
 def _static_files_on_request() -> None:
     """Look up static files on request; without a manifest each test client would scan all of them."""
     conf.settings.WHITENOISE_AUTOREFRESH = True
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_machine_code() -> None:
+    """Keep this process from loading the compiled loop after some thousand pods, in the middle of any later test."""
+    conf.settings.HETSCHED_COMPILE_AFTER_PODS = 1_000_000_000
 
 
 _OF_A_SERVER = (

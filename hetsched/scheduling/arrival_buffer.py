@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from itertools import islice
+from itertools import chain, islice, takewhile
 
 from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.contracts.objects.workload import is_ours
@@ -21,9 +21,13 @@ MOST_JOINING = 500
 
 
 class ArrivalBuffer:
-    """The arriving pods of one cluster, in the order of their arrival."""
+    """The arriving pods of one cluster, in the order of their arrival.
+
+    `arrived` counts the pods that were added or changed.
+    """
 
     def __init__(self) -> None:
+        self.arrived = 0
         self._new: set[str] = set()  # keys of pods that were first seen since the last call of `take`
         self._deleted: set[str] = set()
         self._pods: dict[str, ObservedPod] = {}
@@ -33,8 +37,9 @@ class ArrivalBuffer:
         return len(self._pods)
 
     @property
-    def pods(self) -> list[ObservedPod]:
-        return list(self._pods.values())
+    def pods(self) -> dict[str, ObservedPod]:
+        """The arriving pods by key, in the order of their arrival; the caller must not change it."""
+        return self._pods
 
     def note_new(self, key: str) -> None:
         """Record that a pod was seen for the first time."""
@@ -58,24 +63,28 @@ class ArrivalBuffer:
         for pod in pods:
             if accepts and _is_arriving(pod) and (pod.key in new or pod.key in self._pods):
                 self._pods[pod.key] = pod
+                self.arrived += 1
                 self._since.setdefault(pod.key, time.monotonic())
             else:
                 self._drop(pod.key)
                 others.append(pod)
         return others
 
-    def settle(self, *, untried: Collection[str], placed: Collection[str]) -> list[ObservedPod]:
+    def settle(self, *, placed: Collection[str], tried: Collection[str], others_wait: bool) -> list[ObservedPod]:
         """Remove the placed pods and the pods that join the queue, and return the latter, at most `MOST_JOINING`.
 
-        A pod joins the queue if its last attempt was final. `untried` contains the keys of the pods that stay for the
-        next attempt, up to `WAIT_SECONDS` after their arrival. `placed` contains the keys of the pods that were placed
-        and therefore have rows. Pods above the limit stay until the next call.
+        Placed pods have rows. The other pods of `tried` join the queue. Pods that were not tried do so too, unless
+        `others_wait` is True: then they stay for the next attempt, up to `WAIT_SECONDS` after their arrival. Pods above
+        the limit stay until the next call.
         """
-        oldest = time.monotonic() - WAIT_SECONDS
-        leaving = (key for key in self._pods if key not in untried or self._since[key] < oldest)
-        joining = [self._pods[key] for key in islice((key for key in leaving if key not in placed), MOST_JOINING)]
-        for key in (*placed, *(pod.key for pod in joining)):
+        for key in placed:
             self._drop(key)
+        oldest = time.monotonic() - WAIT_SECONDS
+        expired = takewhile(lambda key: self._since[key] < oldest, self._since)  # `_since` is in the order of arrival
+        leaving = dict.fromkeys(chain(tried, expired)) if others_wait else self._pods
+        joining = [self._pods[key] for key in islice((key for key in leaving if key in self._pods), MOST_JOINING)]
+        for pod in joining:
+            self._drop(pod.key)
         return joining
 
     def _drop(self, key: str) -> None:

@@ -5,7 +5,8 @@ instead of two, which halves the delay until its binding. This module schedules 
 the placements with `record_placed_arrivals`. All other pods become rows of the queue: pods that do not fit, that belong
 to a gang, that have scheduling gates or a problem, or that a submission created. While pods in the queue are due, every
 arriving pod joins the queue, so the queue order is preserved. If more pods arrive than one transaction accepts, the
-first pods in queue order are tried, and the other pods are left for the next call.
+first pods in queue order are tried, with alternating namespaces at equal priority, and the other pods are left for the
+next call. As for pods of the queue, the decision time is charged to the namespaces.
 Invariant: a pod that is not committed is not assumed in the snapshot.
 """
 
@@ -18,8 +19,6 @@ import structlog
 from django.conf import settings
 from django.utils import timezone
 
-from hetsched.contracts.objects.observed import ObservedPod
-from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import ClusterColumns, Contradiction
@@ -34,24 +33,30 @@ from hetsched.placement.scheduling_queue.decision_time import namespaces_over_sh
 from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import ActivePolicies
 
+from .arrival_buffer import ArrivalBuffer
+from .arrival_order import ArrivalOrder
 from .leases import Lease
 from .node_labels import with_node_labels
 from .scheduling_cycle import SchedulingCycle
 from .scheduling_loop import count_batch
 
-# Arriving pods that are not decided within this time join the queue, where namespaces share the decision time.
-LONGEST_SECONDS = 0.5
+# A batch ends after LONGEST_SECONDS. If it has tried fewer pods than FEWEST_PODS by then, its pods take long to decide,
+# and all undecided pods join the queue, where namespaces share the decision time. If no pod is being bound, the batch
+# ends after FIRST_SECONDS, so that the first pods of a backlog are bound while the next are decided.
+LONGEST_SECONDS, FEWEST_PODS, FIRST_SECONDS = 0.5, 100, 0.05
 log = structlog.get_logger(__name__)
 
 
 class PlacedBatch(msgspec.Struct, frozen=True):
-    """The placements of one transaction, and the keys of the pods that stay in the buffer for the next call.
+    """The placements of one transaction, in the order of the decisions, and the handling of other arriving pods.
 
-    `results` is in the order of the decisions. Pods that are neither in `results` nor in `untried` join the queue.
+    Pods with keys in `tried` that are not placed join the queue. The remaining pods stay in the buffer for the next
+    call if `others_wait` is True; otherwise they join the queue too.
     """
 
     results: list[Result] = []
-    untried: frozenset[str] = frozenset()
+    tried: frozenset[str] = frozenset()
+    others_wait: bool = False
 
 
 class ArrivalScheduler:
@@ -63,34 +68,35 @@ class ArrivalScheduler:
         self._cluster: Cluster | None = None
         self._definitions_revision = -1
         self._active: ActivePolicies | None = None  # the commit checks that these versions are still active
+        self._order = ArrivalOrder()
 
     def place(
         self,
-        arrivals: Sequence[ObservedPod],
+        arrivals: ArrivalBuffer,
         lease: Lease,
         follower_epoch: int,
         *,
         most: int,
         copies_labels: bool = False,
+        is_first: bool = False,
     ) -> PlacedBatch:
-        """Try the first arriving pods, at most `most`; place and commit the pods that fit now.
+        """Try the first of the arriving pods, at most `most`; place and commit the pods that fit now.
 
         With `copies_labels`, each reservation contains the labels that the API server will copy from the node to the
-        pod, so that the watch confirmation of the binding changes nothing.
+        pod, so that the watch confirmation of the binding changes nothing. `is_first` is True if no pod is being bound.
         Raises: Conflict if another transaction was committed on the cluster in the meantime.
         """
-        pods = [seen.spec for seen in arrivals if seen.spec is not None and _is_plain(seen.spec)]
-        if not pods or allowed_registries():
+        if not arrivals or allowed_registries():
             return PlacedBatch()
         with self._cache.locked_snapshot() as snapshot:
             columns = self._cache.columns
             assert columns is not None
             if columns.has_due_pods or columns.follower_epoch != follower_epoch or columns.shadow_of:
                 return PlacedBatch()
-            # While a deleted pod of the same name holds resources, the new pod joins the queue.
-            new = [pod for pod in pods if pod.key not in snapshot.state.placed_pods]
             try:
-                return self._place(snapshot, columns, new, lease, most=most, copies_labels=copies_labels)
+                return self._place(
+                    snapshot, columns, arrivals, lease, most=most, copies_labels=copies_labels, is_first=is_first
+                )
             except Contradiction as refusal:
                 log.info("arriving pods moved to the queue", cluster=lease.cluster_id, reason=str(refusal))
                 return PlacedBatch()
@@ -99,11 +105,12 @@ class ArrivalScheduler:
         self,
         snapshot: ClusterSnapshot,
         columns: ClusterColumns,
-        pods: Sequence[PodSpec],
+        arrivals: ArrivalBuffer,
         lease: Lease,
         *,
         most: int,
         copies_labels: bool,
+        is_first: bool,
     ) -> PlacedBatch:
         active = self._active = self._active or ActivePolicies()
         default = active.specs([columns.policy_name]).get(columns.policy_name)
@@ -111,30 +118,33 @@ class ArrivalScheduler:
             return PlacedBatch()
         policy = self._cache.policy(default)
         used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
-        if len(pods) > most:
-            pods = policy.forecast(pods, snapshot.state, used_seconds)
-        untried = frozenset(pod.key for pod in pods[most:])
-        rows = {row.key: row for row in self._rows(columns, pods[:most], active)}
+        direct, joining = self._order.first(arrivals, most, policy, snapshot.state, used_seconds)
+        # While a deleted pod of the same name holds resources, the new pod joins the queue.
+        pods = [spec for spec in direct if spec.key not in snapshot.state.placed_pods]
+        rows = {row.key: row for row in self._rows(columns, pods, active)}
         pending = [_pending(row, -place) for place, row in enumerate(rows.values(), start=1)]
         specs = active.specs({columns.policy_name, *(pod.policy for pod in pending)})
         cycle = SchedulingCycle(self._cache, snapshot, specs, settings.HETSCHED_TOP_NODES, has_refused_evictions=False)
         digest, done = snapshot.state.digest(), False
         try:
-            results, in_time = cycle.place(pending, policy, LONGEST_SECONDS, used_seconds)
+            seconds = FIRST_SECONDS if is_first else LONGEST_SECONDS
+            results, late = cycle.place(pending, policy, seconds, used_seconds)
             if cycle.failed:
                 return PlacedBatch()
-            if not in_time:
-                untried = frozenset()
+            others_wait = is_first or not late or len(pending) - len(late) >= FEWEST_PODS
+            tried = frozenset([*joining, *(spec.key for spec in direct)]) - late
             if not results:
-                return PlacedBatch(untried=untried)
+                return PlacedBatch(tried=tried, others_wait=others_wait)
             if copies_labels:
                 results = with_node_labels(snapshot.state, results)
+            spent = self._cache.seconds_to_charge()
             committed = record_placed_arrivals(
                 lease.cluster_id,
                 [(rows[result.waiting.spec.key], result) for result in results],
                 revision=snapshot.revision,
                 epoch=lease.epoch,
                 snapshot=digest,
+                spent=spent,
             )
             done = True
         finally:
@@ -144,9 +154,10 @@ class ArrivalScheduler:
                 self._cache.invalidate()
             elif not done:
                 cycle.undo()
+        self._cache.mark_charged(spent)
         self._cache.mark_committed(committed.revision, [result.waiting.spec.key for result in results])
         count_batch(self._name, results, cycle.took_seconds)
-        return PlacedBatch(committed.results, untried)
+        return PlacedBatch(committed.results, tried, others_wait)
 
     def _rows(self, columns: ClusterColumns, pods: Sequence[PodSpec], active: ActivePolicies) -> list[Pod]:
         """Return unsaved rows of the pods, except pods whose request or policy is invalid."""
@@ -156,11 +167,6 @@ class ArrivalScheduler:
         self._cluster.policy_name = columns.policy_name
         rows = build_pod_rows(self._cluster, pods, "", None, Pod.WATCHED, active)
         return [row for row in rows if row.spec.ready]
-
-
-def _is_plain(spec: PodSpec) -> bool:
-    """Return whether a pod can be placed without regard to gangs and submissions, and has no scheduling gate."""
-    return spec.ready and spec.gang is None and WORKLOAD_LABEL not in spec.labels
 
 
 def _pending(row: Pod, place: int) -> PendingPod:

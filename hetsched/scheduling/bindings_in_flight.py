@@ -36,11 +36,13 @@ from . import binding_cycle
 from .leases import Lease
 
 # Accepted bindings are written in small transactions while no event waits, so that they delay an arriving pod by a few
-# milliseconds only. Under load all of them are written after CONFIRM_SECONDS.
-CONFIRM_SECONDS = 0.5
+# milliseconds only. Under load all of them are written every CONFIRM_SECONDS, and while pods of a backlog wait for
+# their decisions every BACKLOG_SECONDS. Workers claim a pod that is *binding* for `binding_cycle.CLAIM_AFTER`, so a
+# backlog no longer delays the bindings when the oldest one began LATE_SECONDS ago.
+CONFIRM_SECONDS, BACKLOG_SECONDS, LATE_SECONDS = 0.5, 5.0, 8.0
 CONFIRM_AT_ONCE = 200
 CONFIRM_IDLE = 10
-RETAIN_SECONDS = 30.0
+RETAIN_SECONDS, FORGET_SECONDS = 30.0, 1.0
 DRAIN_SECONDS = 10.0
 _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
@@ -48,16 +50,16 @@ _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 class _InFlight:
     """A binding in flight: its request, its start time, and whether the API server accepted it and its row was written.
 
-    `fingerprint` and `labels` are those of the reserved pod; `labels` contains only labels that the API server copies
-    from a node. `has_other_labels` is True if the watch confirmation has other values of these labels.
+    `spec` is the reserved pod, and `labels` contains those of its labels that the API server copies from a node.
+    `has_other_labels` is True if the watch confirmation has other values of these labels.
     """
 
-    __slots__ = ("accepted", "fingerprint", "has_other_labels", "labels", "since", "to", "written")
+    __slots__ = ("accepted", "has_other_labels", "labels", "since", "spec", "to", "written")
 
     def __init__(self, to: BindingRequest, since: float, spec: PodSpec) -> None:
         self.to = to
         self.since = since
-        self.fingerprint = fingerprint(spec)
+        self.spec = spec
         self.labels = copied_labels(spec.labels)
         self.accepted = self.written = self.has_other_labels = False
 
@@ -108,7 +110,7 @@ class BindingsInFlight:
         self._may_bind = may_bind
         self._threads = threads
         self._closing = False
-        self._confirmed_at = float("-inf")
+        self._confirmed_at = self._forgotten_at = float("-inf")
         self._futures: set[Future[BindingOutcome]] = set()
         self._results: queue.SimpleQueue[BindingOutcome] = queue.SimpleQueue()
         # Skipped confirmations by pod key until the binding is written, and the keys that must be processed after all.
@@ -159,23 +161,33 @@ class BindingsInFlight:
         if others:
             binding_cycle.record_results(self._cluster, others)
 
-    def confirm_due(self, now: float, *, is_idle: bool) -> bool:
-        """Write the accepted bindings: all if there are many or `CONFIRM_SECONDS` have passed, else a few while idle.
+    def confirm_due(self, now: float, *, is_idle: bool, has_backlog: bool = False) -> bool:
+        """Write accepted bindings: at most `CONFIRM_AT_ONCE` if it is time or there are that many, a few while idle.
 
-        `is_idle` is True if no event and no arriving or due pod waits. Return whether bindings were written.
+        `is_idle` is True if no event and no arriving or due pod waits, `has_backlog` if pods wait for their decisions.
+        Return whether bindings were written. The next call writes the bindings above the limit.
         """
-        accepted = len(self._accepted)
-        if not accepted:
+        if not self._accepted:
             return False
-        if accepted >= CONFIRM_AT_ONCE or now - self._confirmed_at > CONFIRM_SECONDS:
-            is_written = self._confirm(accepted)
-        elif is_idle and accepted >= CONFIRM_IDLE:
+        may_wait = has_backlog and not self._is_late(now)
+        is_time = now - self._confirmed_at > (BACKLOG_SECONDS if may_wait else CONFIRM_SECONDS)
+        if is_time or (len(self._accepted) >= CONFIRM_AT_ONCE and not may_wait):
+            is_written = self._confirm(CONFIRM_AT_ONCE)
+        elif is_idle and len(self._accepted) >= CONFIRM_IDLE:
             is_written = self._confirm(CONFIRM_IDLE)
         else:
             return False
-        self._confirmed_at = now
-        self._forget(now - RETAIN_SECONDS)
+        if not (is_time and self._accepted):
+            self._confirmed_at = now
+        if now - self._forgotten_at > FORGET_SECONDS:
+            self._forgotten_at = now
+            self._forget(now - RETAIN_SECONDS)
         return is_written
+
+    def _is_late(self, now: float) -> bool:
+        """Return True if the binding that was accepted first began long ago."""
+        first = self._by_pod.get(self._accepted[0])
+        return first is not None and now - first.since > LATE_SECONDS
 
     # -- watch confirmations -------------------------------------------------------------------------------------------
 
@@ -238,7 +250,7 @@ class BindingsInFlight:
             return False
         if pod.ended or pod.deleting or pod.wait or pod.refusal or pod.devices or pod.phase not in ("", "Pending"):
             return False
-        if pod.spec is None or fingerprint(pod.spec) != binding.fingerprint:
+        if pod.spec is None or fingerprint(pod.spec) != fingerprint(binding.spec):
             return False
         self._accept(binding)
         if not binding.written:
@@ -292,8 +304,8 @@ class BindingsInFlight:
         return is_written
 
     def _forget(self, before: float) -> None:
-        """Drop accepted bindings that started before this time; later confirmations are processed like other events."""
-        for binding in [binding for binding in self._by_pod.values() if binding.since < before and binding.accepted]:
+        """Drop written bindings that started before this time; later confirmations are processed like other events."""
+        for binding in [binding for binding in self._by_pod.values() if binding.since < before and binding.written]:
             self._drop(binding)
 
     def _drop(self, binding: _InFlight) -> None:

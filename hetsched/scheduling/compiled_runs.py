@@ -2,95 +2,24 @@
 
 The loop and the scheduling cycle give the same results, including the best nodes of each pod, so a batch may use both.
 The loop decides consecutive pods of one policy that it covers. The cycle decides all other pods: pods that fit nowhere,
-gangs, nominated pods, pods that claimed a hold, and every pod that arrives alone. The machine code of the loop takes
-seconds to load and about 120 MiB of memory. Each process loads it in the background after
-`HETSCHED_COMPILE_AFTER_PODS` pods that the loop could have decided; until then the cycle decides.
+gangs, nominated pods, pods that claimed a hold, and all pods until the machine code of the loop is loaded.
 """
 
 from __future__ import annotations
 
-import fcntl
-import subprocess
-import sys
-import threading
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, takewhile
-
-import structlog
-from django.conf import settings
 
 from hetsched.contracts.api.decision import NodeOutcome
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.compiled import code_loader
 from hetsched.engine.compiled.batch import covers
 from hetsched.engine.framework.outcome import Outcome
-from hetsched.engine.framework.policy import Policy
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 
-from .interpreter_priority import low_priority
-
-LONGEST_COMPILATION_SECONDS = 1800.0
-_PAUSE_SECONDS = 0.5  # between tries to lock the compilation
-log = structlog.get_logger(__name__)
-
-
-class MachineCode:
-    """Machine code of the compiled loop in this process; `is_loaded` is True once batches can use it."""
-
-    def __init__(self) -> None:
-        self.is_loaded = False
-        self._decided = 0
-        self._thread: threading.Thread | None = None
-
-    def count(self, pods: int, policy: Policy) -> None:
-        """Count pods that the loop could have decided, and start to load the code when they are many enough."""
-        self._decided += pods
-        if self._thread is None and self._decided >= settings.HETSCHED_COMPILE_AFTER_PODS:
-            self._thread = threading.Thread(target=self._load, args=(policy,), name="machine-code", daemon=True)
-            self._thread.start()
-
-    def _load(self, policy: Policy) -> None:
-        try:
-            if not code_loader.can_be_cached():
-                log.info("the compiled loop is not used: numba is missing or cannot cache machine code")
-                return
-            # If the cache lacks the code, compiling takes minutes. In this process, it would delay all other threads.
-            program = ["nice", "-n", "19", sys.executable, "-m", code_loader.__name__]
-            with _turn():
-                subprocess.run(program, check=True, timeout=LONGEST_COMPILATION_SECONDS, stdin=subprocess.DEVNULL)
-            with low_priority:
-                code_loader.load(policy)
-            self.is_loaded = True
-        except Exception:
-            log.exception("the machine code of the compiled loop could not be loaded")
-
-
-@contextmanager
-def _turn() -> Iterator[None]:
-    """Wait until no other process of this installation compiles, so that this one finds the code in the cache.
-
-    The lock only saves processor time: the wait is limited, and file systems without locks are no error.
-    """
-    with open(code_loader.__file__) as module:
-        until = time.monotonic() + LONGEST_COMPILATION_SECONDS
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(module, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_PAUSE_SECONDS)
-            except OSError:
-                break
-            else:
-                break
-        yield
-
-
-machine_code = MachineCode()
+from .machine_code import machine_code
 
 
 class UpcomingPods:

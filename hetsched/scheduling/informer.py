@@ -53,7 +53,7 @@ COLLECT_SECONDS = 0.05
 RELEASE_SECONDS = 0.5  # interval at which reservations of force-deleted pods are checked
 REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
-REPORT_SECONDS = 2.0
+REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 10.0
 MOST_CONFLICTS = 20
 log = structlog.get_logger(__name__)
 
@@ -94,6 +94,11 @@ class Informer:
         self._arrivals = ArrivalBuffer()
         self._policies_listed = False
         self._lease_checked_at = self._reported_at = self._orphans_checked_at = time.monotonic()
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if no pod waits for the decision of this process; it may still bind pods."""
+        return self.has_applied and (self._host is None or not (self._host.is_due or self._arrivals))
 
     def run(self) -> None:
         """Run until the lease is lost or the process ends; release the leases before the bindings in flight finish."""
@@ -152,7 +157,8 @@ class Informer:
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now
             self._lease_lost = self._lease_lost or not following.renew(self.lease)
-        if now - self._reported_at > REPORT_SECONDS and not self._must_end:
+        is_idle = self.watches.events.empty() and not self._arrivals
+        if now - self._reported_at > (REPORT_SECONDS if is_idle else MAX_REPORT_SECONDS) and not self._must_end:
             self._reported_at = now
             self._write_sync()
 
@@ -300,9 +306,9 @@ class Informer:
         """Place a batch of the arriving pods, and write those that join the queue."""
         batch = PlacedBatch()
         if self._host is not None and self._may_decide():
-            batch = self._host.place_arrivals(self._arrivals.pods, self.lease.epoch)
+            batch = self._host.place_arrivals(self._arrivals, self.lease.epoch)
         placed = {result.waiting.spec.key for result in batch.results}
-        queued = self._arrivals.settle(untried=batch.untried, placed=placed)
+        queued = self._arrivals.settle(placed=placed, tried=batch.tried, others_wait=batch.others_wait)
         if queued:
             self._write_until_committed(Changes(pods=queued))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
@@ -25,17 +25,18 @@ from django.db import Error as DatabaseError
 from django.db import connection
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.contracts.objects.observed import ObservedPod
 from hetsched.inventory.connections import is_in_shadow
 from hetsched.inventory.models import Cluster
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, can_bind_now, write_placement_effects
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import has_active_pods
+from hetsched.storage.log_checkpoints import checkpoint_before_read
 
 from . import binding_cycle
+from .arrival_buffer import ArrivalBuffer
 from .arrivals import ArrivalScheduler, PlacedBatch
-from .bindings_in_flight import BindingsInFlight
+from .bindings_in_flight import BACKLOG_SECONDS, BindingsInFlight
 from .interpreter_priority import low_priority
 from .leases import Lease, leading
 from .scheduling_loop import BatchState, SchedulingLoop
@@ -49,7 +50,8 @@ MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while th
 MAX_BINDINGS = 600
 MIN_ARRIVALS = 25
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
-# Longest delay of `write_placement_effects`; the transaction that confirms the bindings usually writes them earlier.
+# Longest delay of `write_placement_effects` without a backlog; the transaction that confirms the bindings usually
+# writes them earlier.
 EFFECTS_SECONDS = 0.6
 log = structlog.get_logger(__name__)
 
@@ -57,6 +59,7 @@ log = structlog.get_logger(__name__)
 def _load_snapshot(cache: SchedulerCache) -> None:
     """Load the snapshot in the background, at low interpreter priority so that event handling is not delayed."""
     try:
+        checkpoint_before_read()
         with low_priority, cache.locked_snapshot():
             pass
     finally:
@@ -79,15 +82,21 @@ class InformerHost:
         self._lease: Lease | None = None
         self._lease_checked_at = self._polled_at = self._refreshed_at = -float(settings.HETSCHED_LEASE_SECONDS)
         self._due = True
+        self._is_deciding = False
         self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
         self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name)
-        self._effects_due_at: float | None = None  # when to write the effects of committed placements
+        self._placed_at: float | None = None  # when the first placement without effects was committed
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
         self._refresh_task: Future[None] | None = None
         self._unreported_since: float | None = None
         dispatch.route_locally(cluster.pk, dispatch.SCHEDULE, self.mark_due)
         dispatch.route_locally(cluster.pk, dispatch.REPORT, self._report_later)
+
+    @property
+    def is_due(self) -> bool:
+        """Return True if the queue may contain due pods, and at first until this process has decided as the leader."""
+        return self._due or self._is_deciding
 
     def mark_due(self) -> None:
         """Mark that the queue may have changed."""
@@ -115,18 +124,23 @@ class InformerHost:
         finally:
             self.bindings.close()
 
-    def place_arrivals(self, arrivals: Sequence[ObservedPod], follower_epoch: int) -> PlacedBatch:
-        """Place and commit the first of these arriving pods, and start to bind them."""
+    def place_arrivals(self, arrivals: ArrivalBuffer, follower_epoch: int) -> PlacedBatch:
+        """Place and commit the first of the arriving pods, and start to bind them."""
         now = time.monotonic()
         if self.bindings.unproven or not self._has_lease(now):
             return PlacedBatch()
         assert self._lease is not None
-        batch = PlacedBatch(untried=frozenset(pod.key for pod in arrivals))
+        batch = PlacedBatch(others_wait=True)
         try:
             if not self.is_saturated:
                 most = min(MAX_BATCH_PODS, MAX_BINDINGS - self.bindings.count)
                 batch = self._arrivals.place(
-                    arrivals, self._lease, follower_epoch, most=most, copies_labels=self.copies_labels
+                    arrivals,
+                    self._lease,
+                    follower_epoch,
+                    most=most,
+                    copies_labels=self.copies_labels,
+                    is_first=not self.bindings.count,
                 )
         except Conflict as conflict:
             log.info("arriving pods will be retried", cluster=self._cluster.pk, reason=str(conflict))
@@ -134,8 +148,8 @@ class InformerHost:
         if batch.results:
             self.has_decided = True
             self.bindings.start(self._lease, batch.results)
-            if self._effects_due_at is None:
-                self._effects_due_at = now + EFFECTS_SECONDS
+            if self._placed_at is None:
+                self._placed_at = now
         return batch
 
     @property
@@ -154,12 +168,17 @@ class InformerHost:
         `has_events` and `has_arrivals` are true if the informer has unread events or arriving pods.
         """
         self.bindings.take_results()
-        more = self._decide()
+        self._is_deciding = True
+        try:
+            more = self._decide()
+        finally:
+            self._is_deciding = False
         now = time.monotonic()
-        if self.bindings.confirm_due(now, is_idle=not (has_events or has_arrivals or more)):
-            self._effects_due_at = None  # this transaction has written the effects
-        self._write_placement_effects(now)
-        self._wake_reports(now, more or has_arrivals)
+        has_backlog = has_arrivals or more
+        if self.bindings.confirm_due(now, is_idle=not (has_events or has_backlog), has_backlog=has_backlog):
+            self._placed_at = None  # this transaction has written the effects
+        self._write_placement_effects(now, BACKLOG_SECONDS if has_backlog else EFFECTS_SECONDS)
+        self._wake_reports(now, has_backlog)
         return more
 
     def may_decide(self) -> bool:
@@ -232,10 +251,10 @@ class InformerHost:
         """Renew the lease before the next decision, to find out if another leader was elected."""
         self._lease_checked_at = -settings.HETSCHED_LEASE_SECONDS
 
-    def _write_placement_effects(self, now: float) -> None:
+    def _write_placement_effects(self, now: float, longest_seconds: float) -> None:
         """Write the effects of committed placements on other rows, unless another transaction wrote them already."""
-        if self._effects_due_at is not None and now >= self._effects_due_at:
-            self._effects_due_at = None
+        if self._placed_at is not None and now - self._placed_at >= longest_seconds:
+            self._placed_at = None
             self._loop.cache.mark_unchanged(write_placement_effects(self._cluster.pk))
 
     def _report_later(self) -> None:

@@ -3,6 +3,7 @@
 Every `POLL_SECONDS` it starts threads for clusters without one, and every `TOKEN_SECONDS` it passes renewed tokens to
 them. A failure of an informer is recorded on the connection of its cluster, and the informer is restarted. The liveness
 check passes while every thread completes its iterations; the readiness check passes while every cluster was listed.
+`hetsched scheduler` starts its background processes when the first backlog of these clusters is scheduled.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from hetsched.storage.log_checkpoints import background_checkpoints
 from .informer import Informer
 from .informer_host import InformerHost
 from .leader_election import leadership
+from .machine_code import load_cached_code
 from .resource_watches import iterated_at
 from .standby import Standby, TakeoverPhases
 
@@ -49,6 +51,9 @@ def main(api_of: Callable[[Cluster], Api], ended: threading.Event) -> None:
     """Run an informer thread for each live cluster without one, until `ended` is set."""
     gc.set_threshold(*COLLECT_AFTER)
     heartbeat.clear(heartbeat.WATCH_READY)
+    heartbeat.clear(heartbeat.WATCH_IDLE)
+    if settings.HETSCHED_DECIDE_IN_WATCH:
+        load_cached_code()  # before the first pods wait for decisions
     with background_sender(), background_checkpoints():
         _run_until_ended(api_of, ended)
 
@@ -69,6 +74,8 @@ def _run_until_ended(api_of: Callable[[Cluster], Api], ended: threading.Event) -
                 _report_standbys(watches.values())
             if all(watch.is_ready for watch in watches.values()):
                 heartbeat.beat(heartbeat.WATCH_READY)
+                if all(watch.is_idle for watch in watches.values()):
+                    heartbeat.beat(heartbeat.WATCH_IDLE)
         except DatabaseError as error:
             log.warning("the list of clusters cannot be read", reason=str(error))
         database.close()
@@ -145,6 +152,11 @@ class _ClusterWatch(threading.Thread):
         if self._standby is not None:
             return self._standby.is_warm or self._standby.watches.is_failing
         return not self.is_alive()  # it ended with a failure
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True unless pods of the cluster wait for a decision of this process."""
+        return self._informer is None or self._informer.is_idle
 
     def run(self) -> None:
         cluster = self.cluster

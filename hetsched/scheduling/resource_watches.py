@@ -20,7 +20,8 @@ from hetsched.adapters.kubernetes.resources import REQUIRED, RESTRICTIVE
 from hetsched.inventory.node_events import STALE
 
 MAX_OPTIONAL_FAILURES = 5  # these failures take at least 15 seconds; a server that is only busy responds sooner
-_MOST_QUEUED = 5000
+# While more events are queued, the reflector threads wait.
+_MOST_QUEUED, _FULL_SECONDS = 5000, 0.01
 # cluster id -> time.monotonic() of the last iteration; the liveness check fails if a time is too old
 iterated_at: dict[int, float] = {}
 log = structlog.get_logger(__name__)
@@ -86,7 +87,8 @@ class ResourceWatches:
     """The reflectors of one cluster, until `ended` is set or `stop` is called."""
 
     def __init__(self, cluster_id: int, api: Api, ended: threading.Event, resources: Sequence[Resource]) -> None:
-        self.events: queue.Queue[ResourceEvent] = queue.Queue(maxsize=_MOST_QUEUED)
+        # `_queue_events` enforces the limit: a `queue.Queue` with a limit takes seven times as long for each event.
+        self.events: queue.SimpleQueue[ResourceEvent] = queue.SimpleQueue()
         self.states = {resource: SyncState() for resource in resources}
         self._required = [known for resource, known in self.states.items() if resource in REQUIRED]
         self.has_failed = False  # a reflector thread ended by an unexpected error
@@ -155,9 +157,6 @@ class ResourceWatches:
     def _queue_events(self, resource: Resource) -> None:
         reflector = Reflector(self._api, resource, sleep=self._sleep, ended=self._has_ended)
         for event in reflector.events():
-            while not self._has_ended():
-                try:
-                    self.events.put((resource, event), timeout=1)
-                    break
-                except queue.Full:
-                    continue
+            while self.events.qsize() >= _MOST_QUEUED and not self._has_ended():
+                self._sleep(_FULL_SECONDS)
+            self.events.put((resource, event))

@@ -15,12 +15,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 import structlog
 
-from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Evicted, NodeOutcome, Reason
+from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Reason
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
@@ -42,10 +41,11 @@ from hetsched.placement.scheduling_result import Result
 from .compiled_runs import CompiledRuns, UpcomingPods
 from .hold_use import BatchReservations, HoldAssignment
 from .nominations import GangNominations, Nominees, was_refused
-from .placed_results import PlacedResults
-from .rejection_explanations import RejectionExplanations
-from .result_messages import possible_preemption
-from .unplaced_results import (
+from .results.explanations import RejectionExplanations
+from .results.messages import possible_preemption
+from .results.placed import PlacedResults
+from .results.preemptors import GangPlacement, PreemptorResults
+from .results.unplaced import (
     failed_result,
     mixed_gang_result,
     mixed_gangs,
@@ -57,18 +57,6 @@ from .unplaced_results import (
     waiting_gang_result,
     with_requeue,
 )
-
-
-class GangPlacement(NamedTuple):
-    """The placement of a gang member whose victims are not part of its result yet."""
-
-    position: int
-    pending: PendingPod
-    spec: PolicySpec
-    outcome: Outcome
-    top: tuple[NodeOutcome, ...]
-    scheduler: Scheduler
-
 
 TURN_SECONDS = 1.25 * FREE_SECONDS  # still above FREE_SECONDS in the next batch, where the namespace then comes last
 log = structlog.get_logger(__name__)
@@ -107,6 +95,7 @@ class SchedulingCycle:
         self._explanations = RejectionExplanations(snapshot, cache.cluster_id)
         self._refused_evictions: dict[int, list[Reason]] = defaultdict(list)
         self._placed = PlacedResults(snapshot)
+        self._preemptors = PreemptorResults(snapshot, self._nominees, self._placed, self._explanations)
         if snapshot.nominates:
             self._protect_victims(unevictable_pods(cache.cluster_id) if has_refused_evictions else {})
 
@@ -177,31 +166,34 @@ class SchedulingCycle:
         policy: Policy | None,
         seconds: float,
         used_seconds: Mapping[str, float],
-    ) -> tuple[list[Result], bool]:
+    ) -> tuple[list[Result], set[str]]:
         """Try these pods, without gangs and holds, in the order of `policy`, until about `seconds` have passed.
 
-        Return the placements, and whether all pods were tried. Pods that do not fit get no result, and nothing is
-        assumed for them. The time is not added to the decision time of the namespaces, because no other pod waits.
-        `used_seconds` is described in `decide`.
+        Return the placements, and the keys of the pods that were not tried. Pods that do not fit get no result, and
+        nothing is assumed for them. The time of a single pod is not added to the decision time of its namespace,
+        because no other pod waits. `used_seconds` is described in `decide`.
         """
         began = time.monotonic()
         pods = {pod.spec.key: pod for pod in pending}
         self._use_mix(pending)
         results: list[Result] = []
-        upcoming, has_tried = self._upcoming(pods, policy, used_seconds), False
+        upcoming, untried = self._upcoming(pods, policy, used_seconds), set(pods)
         self._runs.count(pending)
-        while upcoming:
-            if has_tried and time.monotonic() - began > seconds:
-                return results, False
-            run_began, has_tried = time.perf_counter(), True
+        while upcoming and (len(untried) == len(pods) or time.monotonic() - began <= seconds):
+            run_began = time.perf_counter()
             run = self._place_run(upcoming, len(results), len(pending))
+            tried = upcoming.first(max(len(run), 1))
             if not run:
-                result = self._place_pod(upcoming.first(1)[0], len(results))
+                result = self._place_pod(tried[0], len(results))
                 run = [] if result is None else [result]
-            upcoming.drop(max(len(run), 1))
+            upcoming.drop(len(tried))
+            untried.difference_update(pod.spec.key for pod in tried)
             results += run
-            self.took_seconds += [(time.perf_counter() - run_began) / max(len(run), 1)] * len(run)
-        return results, True
+            took = (time.perf_counter() - run_began) / len(tried)
+            self.took_seconds += [took] * len(run)
+            for pod in tried if len(pods) > 1 else ():
+                self.cache.decision_seconds[pod.spec.namespace] += took
+        return results, untried
 
     def undo(self) -> None:
         """Undo all placements of this batch on the snapshot."""
@@ -338,12 +330,12 @@ class SchedulingCycle:
         self._assumed.append((position, outcome, scheduler))
         if starts_with_gang:
             self._outcomes[pod.key] = outcome
-            self._gang.append(GangPlacement(position, pending, spec, outcome, top, scheduler))
+            self._gang.append(GangPlacement(position, pending, outcome, top, scheduler))
             return self._placed.result(pending, scheduler, outcome, top)
         evicted = tuple(evictions(outcome, self._outcomes, scheduler.state))
         self._outcomes[pod.key] = outcome
         if outcome.evicted and self.snapshot.nominates:
-            return self._nominate(pending, spec, outcome, top, evicted, scheduler)
+            return self._preemptors.nominated(pending, scheduler, outcome, top, evicted)
         return self._placed.result(pending, scheduler, outcome, top, evicted)
 
     def _reservation_result(
@@ -356,30 +348,6 @@ class SchedulingCycle:
         template = "{detail}, on the capacity reserved by hold {n}"
         summary = Message(template, detail=result.summary, n=assignment.hold_id)
         return msgspec.structs.replace(result, summary=summary, used_reservation=assignment.reservation)
-
-    def _nominate(
-        self,
-        pending: PendingPod,
-        spec: PolicySpec,
-        outcome: Outcome,
-        top: tuple[NodeOutcome, ...],
-        evicted: tuple[Evicted, ...],
-        scheduler: Scheduler,
-    ) -> Result:
-        """Nominate a pod for the node that it fits once its victims have ended."""
-        before = {placed.pod.key: placed for placed in outcome.evicted}
-        found, superseded = self._nominees.settle(outcome, evicted)
-        if found is None:
-            return msgspec.structs.replace(self._placed.result(pending, scheduler, outcome, top), overridden=superseded)
-        state = scheduler.state
-        own = state.forget(outcome.pod.key)
-        assert own is not None
-        diagnosis = self._explanations.explain(scheduler, outcome.pod)
-        state.restore(own)
-        evictions_due = tuple(one for one in evicted if one.pod not in superseded)
-        victims = [before[one.pod] for one in evictions_due]
-        result = nominated_result(pending, spec, found, diagnosis, victims, evictions_due)
-        return msgspec.structs.replace(result, overridden=superseded)
 
     def _end_gang(self, results: list[Result]) -> None:
         """Add the victims of the gang that was decided last to the results of its members.
@@ -395,39 +363,17 @@ class SchedulingCycle:
                 for member in reversed(gang):
                     member.scheduler.undo(member.outcome)
                 return
-            results_of_gang = self._gang_results([member for member in gang if member.outcome.node is not None])
+            results_of_gang = self._preemptors.gang(
+                [member for member in gang if member.outcome.node is not None], self._outcomes
+            )
         except Exception as error:
             log.exception("the engine failed", gang=gang_key(gang[0].pending.spec))
             self.failed = True
-            results_of_gang = [failed_result(member.pending, member.spec, error) for member in gang]
+            results_of_gang = [failed_result(member.pending, member.scheduler.policy.spec, error) for member in gang]
         positions = {member.pending.spec.key: member.position for member in gang}
         for result in results_of_gang:
             results[positions[result.waiting.spec.key]] = result
         self._charge(gang[-1].pending.spec, gang[-1].position, time.perf_counter() - began)
-
-    def _gang_results(self, gang: Sequence[GangPlacement]) -> list[Result]:
-        """Return the results of the members of a gang that starts after evictions."""
-        evicted = [tuple(evictions(member.outcome, self._outcomes, member.scheduler.state)) for member in gang]
-        if not self.snapshot.nominates:
-            return [self._gang_result(member, of_member) for member, of_member in zip(gang, evicted, strict=True)]
-        settled = [
-            self._nominees.restore_victims(member.outcome, of_member)
-            for member, of_member in zip(gang, evicted, strict=True)
-        ]
-        victims = [victim for staying, _ in settled for victim in staying]
-        results = []
-        for member, of_member, (staying, superseded) in zip(gang, evicted, settled, strict=True):
-            if victims:
-                found = self._nominees.nominate(member.outcome, staying)
-                due = tuple(one for one in of_member if one.pod not in superseded)
-                result = waiting_gang_result(member.pending, member.spec, found, victims, due)
-            else:
-                result = self._gang_result(member)
-            results.append(msgspec.structs.replace(result, overridden=superseded))
-        return results
-
-    def _gang_result(self, member: GangPlacement, evicted: tuple[Evicted, ...] = ()) -> Result:
-        return self._placed.result(member.pending, member.scheduler, member.outcome, member.top, evicted)
 
     def _starts_with_gang(self, pod: PodSpec) -> bool:
         """Return whether a pod starts together with other members of its gang that this batch decides.

@@ -35,7 +35,7 @@ from hetsched.placement.actions.reservation_conflicts import record_reservation_
 from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_queue.active_queue import PendingPod, first_active_pods
-from hetsched.placement.scheduling_queue.decision_time import NOTED_SECONDS, namespaces_over_share
+from hetsched.placement.scheduling_queue.decision_time import namespaces_over_share
 from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import active_specs
 
@@ -168,9 +168,7 @@ class SchedulingLoop:
 
     def _record(self, cycle: SchedulingCycle, results: list[Result], where: dict[str, Any]) -> list[Result]:
         """Commit a batch; if database constraints reject a single pod or gang, record it as *not now*."""
-        where["spent"] = spent = {
-            name: took for name, took in self.cache.decision_seconds.items() if took >= NOTED_SECONDS
-        }
+        where["spent"] = spent = self.cache.seconds_to_charge()
         try:
             at = record(self._cluster_id, results, binding=self._host.binds, **where)
         except Contradiction as refusal:
@@ -184,8 +182,7 @@ class SchedulingLoop:
             at = record(self._cluster_id, results, **where)
             cycle.failed = True
         self.cache.mark_committed(at, [result.waiting.spec.key for result in results])
-        for namespace in spent:
-            del self.cache.decision_seconds[namespace]
+        self.cache.mark_charged(spent)
         return results
 
 

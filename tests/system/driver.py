@@ -273,6 +273,39 @@ def race_namespace(cluster: str, prefix: str, threads: int) -> dict[str, int]:
     return dict(Counter(in_threads(lambda number: _submitted(cluster, prefix, number, prefix, UNLIMITED), threads)[0]))
 
 
+def race_shared_namespace(cluster: str, prefix: str, most: int, threads: int, rounds: int) -> dict[str, int]:
+    """Submit pods to one namespace in rounds of concurrent threads, which share its lock far from the limit `most`.
+
+    Returns: the number of each result, and of the shared locks.
+    """
+    from unittest.mock import patch
+
+    from django.conf import settings
+
+    from hetsched.contracts.objects.allowance import UNLIMITED
+    from hetsched.placement import quotas
+    from hetsched.storage.named_locks import lock
+
+    results: Counter[str] = Counter()
+
+    def counted_lock(names: Any, *, shared: bool = False) -> None:
+        lock(names, shared=shared)
+        results["shared"] += shared
+
+    with (
+        patch.object(settings, "HETSCHED_MOST_WAITING_PODS_PER_NAMESPACE", most),
+        patch.multiple(quotas, _RESERVED_PODS=threads, lock=counted_lock),
+    ):
+        for done in range(0, rounds * threads, threads):
+            name = f"{prefix}-{done}"
+            found, errors = in_threads(
+                lambda number, name=name: _submitted(cluster, name, number, prefix, UNLIMITED),  # type: ignore[misc]
+                threads,
+            )
+            results.update([*found, *errors])
+    return dict(results)
+
+
 def _submitted(cluster: str, prefix: str, number: int, namespace: str, allowance: Any) -> str:
     from hetsched.contracts.errors import InputError
     from hetsched.inventory.models import Cluster
@@ -281,7 +314,7 @@ def _submitted(cluster: str, prefix: str, number: int, namespace: str, allowance
 
     container = {"name": "main", "image": "job:1", "resources": {"requests": {"cpu": "1m"}}}
     pod = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{number}", "namespace": namespace},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{prefix}-{number}", "namespace": namespace},
         "spec": {"containers": [container]},
     }  # fmt: skip
     content = _read([pod], workload=True)
@@ -336,6 +369,7 @@ HANDLERS = {
         race_rate,
         race_quota,
         race_namespace,
+        race_shared_namespace,
         *device_races.HANDLERS,
         *submission_races.HANDLERS,
         *projection.HANDLERS,

@@ -103,6 +103,7 @@ def _place(prefix: str, numbers: range) -> None:
     from hetsched.scheduling.arrivals import ArrivalScheduler
     from hetsched.scheduling.leases import leading
     from tests.builders import a_pod
+    from tests.situations import arrived
 
     cluster = Cluster.objects.get(name=CLUSTER)
     Cluster.objects.filter(pk=cluster.pk).update(leader_until=None)  # the previous process is dead
@@ -115,7 +116,7 @@ def _place(prefix: str, numbers: range) -> None:
         spec = a_pod(name).cpu("1m").memory("1Mi").having(uid=f"uid-{name}", controller=owner).build()
         arrivals.append(ObservedPod(spec.namespace, name, spec.uid, scheduler_name="hetsched", spec=spec))
     scheduler = ArrivalScheduler(cache_of(cluster.pk), cluster.name)
-    batch = scheduler.place(arrivals, lease, 1, most=len(arrivals))
+    batch = scheduler.place(arrived(arrivals), lease, 1, most=len(arrivals))
     assert len(batch.results) == len(arrivals)
 
 

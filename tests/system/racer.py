@@ -84,14 +84,14 @@ def _epoch(cluster_id: int) -> int:
     return Cluster.objects.values_list("leader_epoch", flat=True).get(pk=cluster_id)
 
 
-def differing_topics() -> list[str]:
-    """Return the topics whose current document differs from the result of applying all their deltas."""
+def differing_topics(prefix: str = "") -> list[str]:
+    """Return the topics with this prefix whose document is not the result of its deltas, and the differences."""
     from hetsched.journal.models import OutboxEvent, Topic
-    from hetsched.journal.publish import merge
+    from hetsched.journal.publish import difference, merge
     from hetsched.placement.queries.topics import snapshot
 
     differing = []
-    for topic in Topic.objects.values_list("name", flat=True):
+    for topic in Topic.objects.filter(name__startswith=prefix).values_list("name", flat=True):
         document: dict[str, Any] = {}
         for data in OutboxEvent.objects.filter(topic=topic).order_by("revision").values_list("data", flat=True):
             document = merge(document, data)
@@ -99,7 +99,7 @@ def differing_topics() -> list[str]:
         if topic.startswith("node:"):  # the initial fields of an imported node are not in any event
             fresh = {key: value for key, value in fresh.items() if key in document}
         if document != fresh:
-            differing.append(topic)
+            differing.append(f"{topic}: {difference(document, fresh)}")
     return differing
 
 

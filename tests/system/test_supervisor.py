@@ -133,6 +133,13 @@ def test_background_program_has_a_lower_processor_priority(supervisor: Process, 
     assert niceness == {"pid": own, "stubborn-pid": min(own + 10, 19)}
 
 
+def test_session_of_a_background_program_has_a_lower_processor_priority(supervisor: Process, tmp_path: Path) -> None:
+    group = Path(f"/proc/{int((tmp_path / 'stubborn-pid').read_text())}/autogroup")
+    if not group.exists():
+        pytest.skip("this kernel does not group the processes of a session")
+    assert group.read_text().split()[-2:] == ["nice", "10"]
+
+
 def test_program_with_a_failing_probe_is_restarted(tmp_path: Path) -> None:
     command = python("-c", SUPERVISE_WITH_PROBE, str(tmp_path), SERVER)
     process = Process(command, env=os.environ, log=tmp_path / "output", cwd=ROOT)

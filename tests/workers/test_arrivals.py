@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from kubernetes import client
 
 from hetsched.adapters.kubernetes.api import Api
@@ -19,6 +21,7 @@ from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingReq
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.tiles import NO_NODE
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
 from hetsched.placement.actions import Conflict, apply_changes, write_placement_effects
@@ -27,13 +30,15 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.placement.scheduler_cache import cache_of
 from hetsched.placement.scheduling_result import Result
-from hetsched.scheduling import arrivals, binding_cycle
+from hetsched.scheduling import arrival_order, arrivals, binding_cycle, bindings_in_flight
+from hetsched.scheduling.arrival_buffer import ArrivalBuffer
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
 from hetsched.scheduling.bindings_in_flight import BindingsInFlight
 from hetsched.scheduling.leases import Lease
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.situations import BindingHost, a_live_cluster, acquire_lease
+from tests.situations import BindingHost, a_live_cluster, acquire_lease, arrived
+from workers import sweep
 
 pytestmark = pytest.mark.django_db
 MOST_STATEMENTS = 8
@@ -62,9 +67,13 @@ def arriving(pod: PodBuilder, uid: str = "") -> ObservedPod:
     return ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec)
 
 
+def waiting(*pods: PodBuilder, uid: str = "", buffer: ArrivalBuffer | None = None) -> ArrivalBuffer:
+    return arrived((arriving(pod, uid) for pod in pods), buffer)
+
+
 def try_to_place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1, most: int = 200) -> PlacedBatch:
     scheduler = ArrivalScheduler(cache_of(lease.cluster_id), "live")
-    return scheduler.place([arriving(pod) for pod in pods], lease, follower_epoch, most=most)
+    return scheduler.place(waiting(*pods), lease, follower_epoch, most=most)
 
 
 def place(lease: Lease, *pods: PodBuilder, follower_epoch: int = 1) -> list[Result]:
@@ -113,14 +122,141 @@ def test_pods_that_do_not_fit_use_up_the_time_of_the_batch(
 ) -> None:
     monkeypatch.setattr(arrivals, "LONGEST_SECONDS", -1.0)
     # The first pod is always tried. After a slow batch all other pods join the queue, which shares the time.
-    assert try_to_place(lease, a_pod("large").cpu(9), a_pod("small").cpu(1), a_pod("later"), most=2) == PlacedBatch()
+    batch = try_to_place(lease, a_pod("large").cpu(9), a_pod("small").cpu(1), a_pod("later"), most=2)
+    assert (batch.results, batch.others_wait) == ([], False)
     assert [result.waiting.spec.name for result in place(lease, a_pod("small").cpu(1))] == ["small"]
+
+
+def test_late_pods_of_a_fast_batch_remain_untried(
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "LONGEST_SECONDS", -1.0)
+    monkeypatch.setattr(arrivals, "FEWEST_PODS", 1)  # one decided pod in the time of the batch is fast enough
+    batch = try_to_place(lease, a_pod("a"), a_pod("b"), a_pod("c"), most=2)
+    assert [result.waiting.spec.name for result in batch.results] == ["a"]
+    assert batch.tried == {"default/a"}
+    assert batch.others_wait
+
+
+def test_first_batch_is_short_and_the_others_wait(
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the first 200 pods with spread constraints were decided for 0.3 s before one of them was bound."""
+    monkeypatch.setattr(arrivals, "FIRST_SECONDS", -1.0)
+    batches = Batches(cluster, lease)
+    batches.arrive(*(a_pod(name) for name in "abcd"))
+    assert batches.place(is_first=True) == ["a"]
+    assert batches.place() == ["b", "c"]
 
 
 def test_pods_beyond_the_limit_of_a_batch_remain_untried(cluster: Cluster, lease: Lease) -> None:
     batch = try_to_place(lease, a_pod("a"), a_pod("b"), a_pod("urgent").having(priority=5), most=2)
     assert [result.waiting.spec.name for result in batch.results] == ["urgent", "a"]
-    assert batch.untried == {"default/b"}
+    assert batch.tried == {"default/urgent", "default/a"}
+    assert batch.others_wait
+
+
+class Batches:
+    """Batches of two pods with 1 milli-CPU from one buffer."""
+
+    def __init__(self, cluster: Cluster, lease: Lease) -> None:
+        self.buffer = ArrivalBuffer()
+        self.joined: list[str] = []
+        self._scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
+        self._lease = lease
+
+    def arrive(self, *pods: PodBuilder) -> None:
+        waiting(*(pod.cpu("1m") for pod in pods), buffer=self.buffer)
+
+    def place(self, **how: Any) -> list[str]:
+        """Place a batch; return the names of its pods."""
+        batch = self._scheduler.place(self.buffer, self._lease, 1, most=2, **how)
+        placed = {result.waiting.spec.key for result in batch.results}
+        joining = self.buffer.settle(placed=placed, tried=batch.tried, others_wait=batch.others_wait)
+        self.joined += [pod.name for pod in joining]
+        return [result.waiting.spec.name for result in batch.results]
+
+
+@pytest.fixture
+def batches(cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> Batches:
+    monkeypatch.setattr(arrival_order, "LONGEST_SECONDS", 1e6)
+    monkeypatch.setattr(arrival_order, "ORDER_USES", 1e9)
+    return Batches(cluster, lease)
+
+
+def test_order_of_waiting_pods_is_used_for_several_batches(cluster: Cluster, batches: Batches) -> None:
+    """Regression: each batch of 25 pods sorted all 4,000 pods of a backlog."""
+    batches.arrive(*(a_pod(name) for name in "abcdef"))
+    assert batches.place() == ["a", "b"]
+    batches.arrive(a_pod("urgent").having(priority=5))
+    batches.buffer.note_deleted("default/c")
+    batches.buffer.take([], accepts=True)
+    assert batches.place() == ["d", "e"]
+    assert batches.place() == ["urgent", "f"]  # the order has fewer pods than the batch
+    assert_state_agrees(cluster)
+
+
+def test_order_expires_if_pods_have_arrived(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrival_order, "LONGEST_SECONDS", -1.0)
+    batches.arrive(*(a_pod(name) for name in "abcdef"))
+    assert batches.place() == ["a", "b"]
+    batches.arrive(a_pod("urgent").having(priority=5))
+    # The newest pod of the order is replaced: its key is again the newest.
+    batches.buffer.note_deleted("default/f")
+    batches.buffer.take([], accepts=True)
+    batches.arrive(a_pod("f"))
+    assert batches.place() == ["urgent", "c"]
+
+
+def test_order_ends_if_a_namespace_exceeds_its_share(cluster: Cluster, batches: Batches) -> None:
+    batches.arrive(*(a_pod(name, namespace) for name, namespace in zip("abcdef", ["slow", "good"] * 3, strict=True)))
+    assert batches.place() == ["a", "b"]
+    Cluster.objects.filter(pk=cluster.pk).update(decision_time={"slow": (5.0, timezone.now().timestamp())})
+    assert batches.place() == ["d", "f"]
+
+
+def test_pods_that_join_the_queue_do_not_delay_others(batches: Batches) -> None:
+    """Regression: gated pods counted towards the limit of a batch, and an urgent pod waited for all of them."""
+    batches.arrive(*(a_pod(f"gated-{number}").having(gates=("wait",)) for number in range(9)))
+    batches.arrive(a_pod("urgent").having(priority=5))
+    assert batches.place() == ["urgent"]
+    assert len(batches.joined) == 9
+
+
+def test_batch_after_a_conflict_has_the_same_pods(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches.arrive(*(a_pod(name) for name in "abcd"))
+
+    def conflicting(*_: Any, **__: Any) -> Any:
+        raise Conflict("another was faster")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arrivals, "record_placed_arrivals", conflicting)
+        with pytest.raises(Conflict):
+            batches.place()
+    assert batches.place() == ["a", "b"]
+
+
+def test_decision_time_is_committed_with_the_placements(cluster: Cluster, lease: Lease) -> None:
+    cache = cache_of(cluster.pk)
+    cache.decision_seconds["team-a"] = 2.0
+    place(lease, a_pod("p"))
+    assert Cluster.objects.get().decision_time["team-a"][0] == 2.0
+    assert cache.decision_seconds == {}  # the time of a single pod is not counted
+    place(lease, a_pod("q"), a_pod("r"))
+    assert set(cache.decision_seconds) | Cluster.objects.get().decision_time.keys() == {"default", "team-a"}
+
+
+def test_namespaces_alternate_if_more_pods_arrive_than_are_placed(cluster: Cluster, lease: Lease) -> None:
+    flood = [a_pod(f"p{number}").having(namespace="team-a") for number in range(3)]
+    batch = try_to_place(lease, *flood, a_pod("q"), most=2)
+    assert [result.waiting.spec.key for result in batch.results] == ["team-a/p0", "default/q"]
+
+
+def test_arrivals_of_a_namespace_above_its_share_come_last(cluster: Cluster, lease: Lease) -> None:
+    cache_of(cluster.pk).decision_seconds["team-a"] = 2.0
+    place(lease, a_pod("first"))
+    batch = try_to_place(lease, a_pod("p").having(namespace="team-a"), a_pod("q"), most=1)
+    assert [result.waiting.spec.key for result in batch.results] == ["default/q"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +307,8 @@ def test_any_commit_in_between_is_a_conflict(cluster: Cluster, lease: Lease, mon
 def test_pod_of_the_same_name_that_is_placed_waits_for_its_end(cluster: Cluster, lease: Lease) -> None:
     assert place(lease, a_pod("p"))
     scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
-    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1, most=200) == PlacedBatch()
+    batch = scheduler.place(waiting(a_pod("p"), uid="another"), lease, 1, most=200)
+    assert batch == PlacedBatch(tried=frozenset({"default/p"}), others_wait=True)
     assert Pod.objects.count() == 1
     assert_state_agrees(cluster)
 
@@ -180,7 +317,7 @@ def test_name_of_a_live_pod_is_a_conflict(cluster: Cluster, lease: Lease) -> Non
     apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("p"))]), epoch=1)
     Pod.objects.update(queued=False)
     scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
-    assert scheduler.place([arriving(a_pod("p"), uid="another")], lease, 1, most=200) == PlacedBatch()
+    assert scheduler.place(waiting(a_pod("p"), uid="another"), lease, 1, most=200) == PlacedBatch()
     assert Pod.objects.get().state == "pending"
     assert_state_agrees(cluster)
 
@@ -223,8 +360,8 @@ def test_empty_node_is_deleted_although_effects_are_due(cluster: Cluster, lease:
     before = OutboxEvent.objects.count()
     apply_changes(cluster.pk, Changes(nodes_gone=["n2"]), epoch=1)
     assert list(Node.objects.values_list("name", "pods")) == [("n1", 1)]
-    topics = OutboxEvent.objects.order_by("id")[before:].values_list("topic", flat=True)
-    assert "node:live/n2" not in topics
+    events = OutboxEvent.objects.order_by("id")[before:].values_list("topic", "data")
+    assert [data for topic, data in events if topic == "node:live/n2"] == [NO_NODE]
     assert_state_agrees(cluster)
 
 
@@ -282,23 +419,81 @@ def test_effects_of_a_placement_after_those_of_another_are_written_once(
     assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (2000, 2)
 
 
-def test_confirmation_of_a_binding_keeps_the_cached_state(
-    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def bindings(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[BindingsInFlight]:
+    """Bindings of an API server that accepts all of them."""
+
     def write(api: Any, name: str, request: BindingRequest, **_: Any) -> BindingOutcome:
         return BindingOutcome(request.pod_id, BindingResult.BOUND)
 
     monkeypatch.setattr(binding_cycle, "write", write)
     with ThreadPoolExecutor(1) as threads:
-        bindings = BindingsInFlight(cluster, Api(client.Configuration()), threads, lambda lease: True)
-        bindings.start(lease, place(lease, a_pod("a").cpu(1)))
-    bindings.take_results()
+        yield BindingsInFlight(cluster, Api(client.Configuration()), threads, lambda lease: True)
+
+
+def bind(bindings: BindingsInFlight, lease: Lease, results: Sequence[Result]) -> None:
+    bindings.start(lease, results)
+    while bindings.count:
+        bindings.take_results()
+
+
+def test_bindings_of_a_backlog_are_confirmed_later(lease: Lease, bindings: BindingsInFlight) -> None:
+    bind(bindings, lease, place(lease, a_pod("a").cpu(1)))
+    assert bindings.confirm_due(100.0, is_idle=False, has_backlog=True)  # the first one; time in seconds
+    bind(bindings, lease, place(lease, a_pod("b").cpu(1)))
+    assert not bindings.confirm_due(104.0, is_idle=False, has_backlog=True)
+    assert bindings.confirm_due(106.0, is_idle=False, has_backlog=True)
+    bind(bindings, lease, place(lease, a_pod("c").cpu(1)))
+    assert bindings.confirm_due(107.0, is_idle=False)
+    assert set(Pod.objects.values_list("state", flat=True)) == {"bound"}
+
+
+def test_late_bindings_of_a_backlog_are_confirmed_early(
+    lease: Lease, bindings: BindingsInFlight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    bind(bindings, lease, place(lease, a_pod("a").cpu(1)))
+    assert bindings.confirm_due(now, is_idle=False, has_backlog=True)  # the first one
+    bind(bindings, lease, place(lease, a_pod("b").cpu(1)))
+    assert not bindings.confirm_due(now + 1, is_idle=False, has_backlog=True)
+    monkeypatch.setattr(bindings_in_flight, "LATE_SECONDS", -60.0)
+    assert bindings.confirm_due(now + 1, is_idle=False, has_backlog=True)
+    # A slow API server accepts all bindings late; they still share a transaction every half second.
+    bind(bindings, lease, place(lease, a_pod("c").cpu(1)))
+    assert not bindings.confirm_due(now + 1.4, is_idle=False, has_backlog=True)
+    assert bindings.confirm_due(now + 1.6, is_idle=False, has_backlog=True)
+
+
+def test_bindings_above_the_limit_follow_with_the_next_call(
+    lease: Lease, bindings: BindingsInFlight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bindings_in_flight, "CONFIRM_AT_ONCE", 2)
+    bind(bindings, lease, place(lease, *(a_pod(f"p{number}").cpu(1) for number in range(5))))
+    bound = []
+    while bindings.confirm_due(100.0, is_idle=False, has_backlog=True):
+        bound.append(Pod.objects.filter(state="bound").count())
+    assert bound == [2, 4, 5]
+
+
+def test_confirmation_of_a_binding_keeps_the_cached_state(
+    cluster: Cluster, lease: Lease, bindings: BindingsInFlight
+) -> None:
+    bind(bindings, lease, place(lease, a_pod("a").cpu(1)))
     assert bindings.confirm_due(time.monotonic(), is_idle=True)
     assert Pod.objects.get().state == "bound"
     with CaptureQueriesContext(connection) as queries:
         place(lease, a_pod("b").cpu(1))
     assert not [query["sql"] for query in queries if 'FROM "placement_reservation"' in query["sql"]]
     assert_state_agrees(cluster)
+
+
+def test_sweep_writes_only_late_effects(cluster: Cluster, lease: Lease) -> None:
+    place(lease, a_pod("p").cpu(2))
+    sweep.run()
+    assert Node.objects.get().pods == 0
+    Reservation.objects.update(created_at=timezone.now() - sweep.EFFECTS_LATE - timedelta(seconds=1))
+    sweep.run()
+    assert Node.objects.get().pods == 1
 
 
 def test_end_of_a_pod_without_written_effects_leaves_no_load(cluster: Cluster, lease: Lease) -> None:
@@ -318,7 +513,7 @@ def place_with_node_labels(cluster: Cluster, lease: Lease) -> tuple[Pod, Observe
     apply_changes(cluster.pk, Changes(nodes=[a_node("n2").labelled({ZONE: "z1"}).build()]), epoch=1)
     pod = a_pod("p").on_nodes_with(**{ZONE: "z1"})
     scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
-    (result,) = scheduler.place([arriving(pod)], lease, 1, most=200, copies_labels=True).results
+    (result,) = scheduler.place(waiting(pod), lease, 1, most=200, copies_labels=True).results
     assert result.reserved_spec is not None
     assert result.reserved_spec.labels == {ZONE: "z1"}
     assert_state_agrees(cluster)

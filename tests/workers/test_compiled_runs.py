@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import subprocess
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -28,8 +30,8 @@ from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import Result
-from hetsched.scheduling import compiled_runs, scheduling_cycle
-from hetsched.scheduling.compiled_runs import MachineCode
+from hetsched.scheduling import compiled_runs, machine_code, scheduling_cycle
+from hetsched.scheduling.machine_code import MachineCode
 from hetsched.scheduling.scheduling_cycle import SchedulingCycle
 from tests.builders import a_node, a_pod
 from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
@@ -155,6 +157,12 @@ def test_failure_of_the_loop_discards_the_snapshot(monkeypatch: pytest.MonkeyPat
     assert [result.verdict for result in results] == [Verdict.PLACED] * 5
 
 
+@pytest.fixture
+def no_cached_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "_is_cached", lambda policy: False)
+
+
+@pytest.mark.usefixtures("no_cached_code")
 def test_machine_code_is_loaded_once_after_enough_pods(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     settings.HETSCHED_COMPILE_AFTER_PODS = 100
     programs: list[list[str]] = []
@@ -168,17 +176,18 @@ def test_machine_code_is_loaded_once_after_enough_pods(monkeypatch: pytest.Monke
     for thread in threads():
         thread.join()
     assert code.is_loaded
-    assert [program[-2:] for program in programs] == [["-m", "hetsched.engine.compiled.code_loader"]]
+    assert [program[-2:] for program in programs] == [["-m", "hetsched.scheduling.machine_code"]]
 
 
+@pytest.mark.usefixtures("no_cached_code")
 def test_machine_code_is_compiled_by_one_process_at_a_time(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     settings.HETSCHED_COMPILE_AFTER_PODS = 1
     programs: list[list[str]] = []
     waits = threading.Event()
     monkeypatch.setattr(subprocess, "run", lambda program, **_: programs.append(program))
-    monkeypatch.setattr(compiled_runs.time, "sleep", lambda seconds: waits.set() or waits.wait(seconds))
+    monkeypatch.setattr(machine_code.time, "sleep", lambda seconds: waits.set() or waits.wait(seconds))
     code = MachineCode()
-    with open(code_loader.__file__) as lock:
+    with open(machine_code.__file__) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code.count(1, compile_policy(BUILTIN[DEFAULT], REGISTRY))
         assert waits.wait(timeout=60)
@@ -189,6 +198,7 @@ def test_machine_code_is_compiled_by_one_process_at_a_time(monkeypatch: pytest.M
     assert code.is_loaded
 
 
+@pytest.mark.usefixtures("no_cached_code")
 @pytest.mark.parametrize("error", [OSError(errno.ENOLCK, "no locks"), OSError(errno.EBADF, "read-only")])
 def test_machine_code_is_compiled_on_file_systems_without_locks(
     monkeypatch: pytest.MonkeyPatch, settings: Any, error: OSError
@@ -198,7 +208,7 @@ def test_machine_code_is_compiled_on_file_systems_without_locks(
 
     settings.HETSCHED_COMPILE_AFTER_PODS = 1
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
-    monkeypatch.setattr(compiled_runs.fcntl, "flock", flock)
+    monkeypatch.setattr(machine_code.fcntl, "flock", flock)
     code = MachineCode()
     code.count(1, compile_policy(BUILTIN[DEFAULT], REGISTRY))
     for thread in threads():
@@ -218,6 +228,37 @@ def test_cycle_decides_if_machine_code_cannot_be_cached(monkeypatch: pytest.Monk
     for thread in threads():
         thread.join()
     assert not code.is_loaded
+
+
+def test_informer_process_loads_only_cached_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = MachineCode()
+    monkeypatch.setattr(machine_code, "machine_code", code)
+    monkeypatch.setattr(machine_code, "_is_cached", lambda policy: False)
+    machine_code.load_cached_code()
+    assert not code.is_loaded
+    monkeypatch.setattr(machine_code, "_is_cached", lambda policy: True)
+    machine_code.load_cached_code()
+    assert code.is_loaded
+
+
+def test_mark_of_cached_code_is_void_for_another_processor_or_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llvmlite import binding
+
+    policy = compile_policy(BUILTIN[DEFAULT], REGISTRY)
+    machine_code.compile_into_cache()
+    assert machine_code._is_cached(policy)
+    with monkeypatch.context() as other:
+        other.setattr(binding, "get_host_cpu_name", lambda: "another")
+        assert not machine_code._is_cached(policy)
+    mark = machine_code._mark(policy)
+    with monkeypatch.context() as other:
+        other.setattr(os, "stat", lambda path: SimpleNamespace(st_mtime_ns=1, st_size=1))
+        other_source = machine_code._mark(policy)
+    assert not other_source.exists()
+    os.utime(mark, (1, 1))  # older than the index of the cached code
+    assert not machine_code._is_cached(policy)
+    machine_code.compile_into_cache()
+    assert machine_code._is_cached(policy)
 
 
 def test_loaded_code_serves_every_cluster() -> None:

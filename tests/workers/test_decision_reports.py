@@ -68,6 +68,7 @@ def test_run_enqueues_the_next_one_if_more_is_due(
     cluster: Cluster, sent: list[str], woken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "PODS_PER_STEP", 1)
+    monkeypatch.setattr(report, "PODS_PER_RUN", 1)
     assert (report.run(cluster.pk), woken) == (1, [dispatch.REPORT])
     assert (report.run(cluster.pk), woken) == (1, [dispatch.REPORT])
 

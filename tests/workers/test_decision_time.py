@@ -29,9 +29,10 @@ from hetsched.placement.scheduling_queue.decision_time import (
     namespaces_over_share,
 )
 from hetsched.policies.actions import activate, save_draft
-from hetsched.scheduling import rejection_explanations, scheduling_cycle, scheduling_loop, worker_host
+from hetsched.scheduling import scheduling_cycle, scheduling_loop, worker_host
 from hetsched.scheduling.bindings_in_flight import BindingsInFlight
 from hetsched.scheduling.informer_host import InformerHost
+from hetsched.scheduling.results import explanations
 from hetsched.scheduling.worker_host import run
 from tests.builders import a_node, a_pod
 from tests.situations import ALICE, a_cluster, submitted
@@ -164,14 +165,14 @@ def test_diagnosis_of_a_released_reservation_is_charged(
     ordered_by("gang-sort", "node-affinity", "gang")
     clock.costs = {SLOW: 0.0}
     diagnosed: list[str] = []
-    really = rejection_explanations.diagnose
+    really = explanations.diagnose
 
     def slowly(scheduler: Scheduler, pod: Any) -> Any:
         clock.now += 2.0
         diagnosed.append(pod.name)
         return really(scheduler, pod)
 
-    monkeypatch.setattr(rejection_explanations, "diagnose", slowly)
+    monkeypatch.setattr(explanations, "diagnose", slowly)
     with_node, without = a_pod("with-node", SLOW).gang("g", 2), a_pod("without", SLOW).gang("g", 2)
     submitted(cluster, with_node, without.on_nodes_with(disk="ssd"))
     run(cluster.pk)

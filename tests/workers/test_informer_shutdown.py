@@ -23,6 +23,7 @@ from hetsched.scheduling.leases import Lease, following, leading
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
+from tests.situations import arrived
 
 pytestmark = pytest.mark.django_db
 
@@ -139,9 +140,9 @@ def test_arriving_pods_fill_the_bindings_in_flight(cluster: Cluster, monkeypatch
     pods = [ObservedPod(spec.namespace, spec.name, spec.uid, scheduler_name="hetsched", spec=spec) for spec in specs]
     host = informer_host.InformerHost(cluster, Server())  # type: ignore[arg-type]
     host.bindings.count = 6
-    batch = host.place_arrivals(pods, epoch)
-    assert (len(batch.results), len(batch.untried), started) == (4, 1, [4])
+    batch = host.place_arrivals(arrived(pods), epoch)
+    assert (len(batch.results), len(batch.tried), batch.others_wait, started) == (4, 4, True, [4])
     host.bindings.count = 8
-    batch = host.place_arrivals(pods[4:], epoch)
-    assert (len(batch.results), len(batch.untried), started) == (0, 1, [4])
+    batch = host.place_arrivals(arrived(pod for pod in pods if pod.key not in batch.tried), epoch)
+    assert (len(batch.results), len(batch.tried), batch.others_wait, started) == (0, 0, True, [4])
     host.close()

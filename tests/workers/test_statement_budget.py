@@ -12,17 +12,17 @@ from django.db import connection
 from django.test import TestCase
 
 from hetsched.contracts.objects.observed import Changes, ObservedPod
-from hetsched.placement import dispatch
+from hetsched.placement import dispatch, scheduler_cache
 from hetsched.placement.actions import apply_changes, confirm
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.placement.queries import pod_counts
 from hetsched.placement.scheduler_cache import cache_of
-from hetsched.scheduling import arrivals, scheduling_loop
+from hetsched.scheduling import arrivals
 from hetsched.scheduling.arrivals import ArrivalScheduler
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from tests.builders import a_node, a_pod
-from tests.situations import BindingHost, a_live_cluster, acquire_lease
+from tests.situations import BindingHost, a_live_cluster, acquire_lease, arrived
 
 pytestmark = pytest.mark.django_db
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "statements-of-a-pod.md"
@@ -63,7 +63,8 @@ class PodPath:
         """Take `count` pods that fit and `count` pods that do not along their paths; return each step's statements."""
         fitting, large = some_pods(name, count, 0.5), some_pods(f"{name}-large", count, 9)
         with TestCase.captureOnCommitCallbacks(execute=True):  # the process keeps its committed placements
-            placed = statements_of(lambda: self.arrivals.place(fitting, self.lease, 1, most=TOGETHER))
+            waiting = arrived(fitting)
+            placed = statements_of(lambda: self.arrivals.place(waiting, self.lease, 1, most=TOGETHER))
             found = {"place arriving pods": placed}
         bound = list(Pod.objects.filter(name__in=[pod.name for pod in fitting]).values_list("id", flat=True))
         assert len(bound) == count
@@ -92,7 +93,7 @@ def test_statements_of_each_step_equal_the_page(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(dispatch, "wake", lambda row_id, task=dispatch.SCHEDULE: None)
     monkeypatch.setattr(pod_counts, "COUNT_SECONDS", 0.0)  # publish the counts in every transaction
     monkeypatch.setattr(arrivals, "LONGEST_SECONDS", 60.0)  # place all pods together, also on a busy machine
-    monkeypatch.setattr(scheduling_loop, "NOTED_SECONDS", float("inf"))  # short decisions write no decision time
+    monkeypatch.setattr(scheduler_cache, "NOTED_SECONDS", float("inf"))  # short decisions write no decision time
     path = PodPath()
     path.walk("first", 2)  # compiles the prepared statements and loads policies
     alone, together = path.walk("alone", 1), path.walk("together", TOGETHER)

@@ -43,6 +43,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(report, "publish_result", made.publish)
     monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
+    monkeypatch.setattr(report, "PODS_PER_RUN", 2)
     return made
 
 

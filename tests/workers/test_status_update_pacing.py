@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters.kubernetes.pods.pod_events import PodResult
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
@@ -31,6 +32,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(report, "publish_result", lambda *_, **__: True)
     monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
+    monkeypatch.setattr(report, "PODS_PER_RUN", 2)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
@@ -96,6 +98,61 @@ def test_overdue_updates_are_sent_in_parallel_despite_a_pending_pod(
     monkeypatch.setattr(report, "LATE", timedelta(hours=-1))
     assert report.run(cluster.pk) == 2
     assert asked == [report.AT_ONCE]
+
+
+def test_run_reports_several_steps_without_pending_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "PODS_PER_RUN", 3)
+    asked = _asked(monkeypatch)
+    assert report.run(cluster.pk) == 3
+    assert asked == []
+
+
+class SameThread:
+    """An executor that calls the function only when its result is read."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+    def __enter__(self) -> SameThread:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    map = staticmethod(map)
+
+
+@pytest.fixture
+def names(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the reported pods, which are reported one after the other in steps of one pod."""
+    found: list[str] = []
+
+    def publish(_: object, result: PodResult, **__: str) -> bool:
+        found.append(result.name)
+        return True
+
+    monkeypatch.setattr(report, "ThreadPoolExecutor", SameThread)
+    monkeypatch.setattr(report, "publish_result", publish)
+    monkeypatch.setattr(report, "PODS_PER_STEP", 1)
+    monkeypatch.setattr(report, "PODS_PER_RUN", 3)
+    return found
+
+
+def test_run_ends_after_a_step_if_a_pod_arrives(
+    cluster: Cluster, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False, True])  # before and after the first step
+    monkeypatch.setattr(report, "_has_undecided_pods", lambda _: next(answers, True))
+    asked = _asked(monkeypatch)
+    assert report.run(cluster.pk) == 1
+    assert names == ["p0"]
+    assert Pod.objects.filter(report.unreported(cluster.pk), report_failed_at=None).count() == 2
+    assert asked == [report.REST_SECONDS]
+
+
+def test_run_ends_after_a_step_without_its_lease(
+    cluster: Cluster, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report.reporting, "renew", lambda _: False)
+    assert report.run(cluster.pk) == 1
+    assert names == ["p0"]
 
 
 def test_nominated_pods_are_reported_first(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ from hetsched.placement.models.holds import MARK
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import NominatedNode, Result
 
-from .nominations import waits_for
-from .result_messages import held_by
+from ..nominations import waits_for
+from .messages import held_by
 
 
 def rejected_result(

@@ -16,7 +16,7 @@ from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.placement.cluster_snapshot import ClusterSnapshot
 
-from .force_deleted import ForceDeleted
+from ..force_deleted import ForceDeleted
 
 
 class _Explanation(msgspec.Struct, frozen=True):

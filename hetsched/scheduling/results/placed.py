@@ -10,7 +10,7 @@ from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_result import Result
 
-from .result_messages import image_warnings, placement_summary, unknown_images
+from .messages import image_warnings, placement_summary, unknown_images
 
 _SCORE_DIGITS = 6
 

@@ -10,7 +10,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.framework.diagnosis import Diagnosis
 from hetsched.engine.framework.outcome import Outcome
 
-from .force_deleted import HELD
+from ..force_deleted import HELD
 
 _POSSIBLE = "the pod would fit on {node} without {pods}, but hetsched does not evict pods on this cluster"
 
