@@ -4,19 +4,22 @@ Each pod row stores the last reported decision. A pod is due if its latest decis
 also reports decisions whose message was lost. A placement is reported once the pod is bound; a placement that was
 undone before binding is reported with its cause (missing permission, admission policy, another member of a gang). No
 transaction is open during a call.
-One run at a time reports the decisions of a cluster, because two would send the same events. A run reports
-`PODS_PER_STEP` pods and enqueues the next run if more are due, so that binding tasks do not wait long for it. While
-pods are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
-starts after `REST_SECONDS`. If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in
-parallel even then. Pods whose report failed are reported after all others, the oldest failure first. Within a run,
-nominated pods are reported first.
+One run at a time reports the decisions of a cluster, because two would send the same events. A run sends the reports of
+at most `PODS_PER_RUN` pods while it records the previous ones, because an API server uses more processor time per
+request if it becomes idle between requests. It enqueues the next run if more are due. If a pod waits for a node, a run
+ends after `PODS_PER_STEP` pods, so that binding tasks do not wait long for it. While pods are waiting for a node,
+bindings have priority at the API server: pods are reported one at a time, and the next run starts after `REST_SECONDS`.
+If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in parallel even then. Pods whose
+report failed are reported after all others, the oldest failure first. Within a run, nominated pods are reported first.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from itertools import islice
 
 from celery import shared_task
 from django.db.models import F, Q
@@ -37,13 +40,14 @@ from hetsched.placement.models import Pod
 from hetsched.placement.models.workloads import UNREPORTED
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
-from hetsched.scheduling.leases import reporting
+from hetsched.scheduling.leases import Lease, reporting
 from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 100
+PODS_PER_RUN = 1000
 REST_SECONDS = 0.1
 LATE = timedelta(seconds=15)
-AT_ONCE = 8
+AT_ONCE = 16
 _REPORTED = sorted(state.value for state in (State.PENDING, *UNPLACED, *HOLDING - {State.PLACED, State.BINDING}))
 
 
@@ -70,7 +74,7 @@ def run(cluster_id: int) -> int:
     if lease is None:
         return 0  # the run that holds the lease enqueues the next run
     try:
-        reported = _report(cluster, instance)
+        reported = _report(cluster, lease, instance)
     finally:
         reporting.release(lease)
     # Failed reports alone do not start the next run; `sweep` retries them.
@@ -94,34 +98,48 @@ def _has_untried_pods(cluster_id: int) -> bool:
     return due.filter(report_failed_at=None).exists()
 
 
-def _report(cluster: Cluster, instance: str) -> int:
+def _report(cluster: Cluster, lease: Lease, instance: str) -> int:
     """Report the next decisions and all policies; return the number of reported pods."""
     policies = list(PolicyObject.objects.filter(unreported_policies(cluster.pk)))
-    results, since = _due_results(cluster.pk)
+    waits = _has_undecided_pods(cluster.pk)
+    results, since = _due_results(cluster.pk, PODS_PER_STEP if waits else PODS_PER_RUN)
     api = api_of(cluster)
     _report_policies(api, policies)
     at = timezone.now()
-    now = rfc3339(at)
-    with ThreadPoolExecutor(_concurrency(cluster.pk, since, at), thread_name_prefix="report") as threads:
-        done = list(threads.map(lambda result: publish_result(api, result, now=now, instance=instance), results))
-    reported = [
-        Pod(pk=result.pod_id, reported_decision=result.decision_id)
-        for result, known in zip(results, done, strict=True)
-        if known
-    ]
-    failed = [
-        Pod(pk=result.pod_id, report_failed_at=at) for result, known in zip(results, done, strict=True) if not known
-    ]
+    ended = threading.Event()
+
+    def publish(result: PodResult) -> bool | None:
+        """Return whether the pod was reported, or None if the run ends before."""
+        return None if ended.is_set() else publish_result(api, result, now=rfc3339(timezone.now()), instance=instance)
+
+    reported = 0
+    with ThreadPoolExecutor(_concurrency(waits, since, at), thread_name_prefix="report") as threads:
+        done = zip(results, threads.map(publish, results), strict=True)
+        while step := list(islice(done, PODS_PER_STEP)):
+            reported += _record(step, at)
+            # The threads send the next reports during these statements.
+            if not reporting.renew(lease) or _has_undecided_pods(cluster.pk):
+                ended.set()
+    return reported
+
+
+def _record(step: Sequence[tuple[PodResult, bool | None]], at: datetime) -> int:
+    """Write which of these pods were reported, and which reports failed; return the number of reported pods."""
+    reported = [Pod(pk=result.pod_id, reported_decision=result.decision_id) for result, is_done in step if is_done]
+    failed = [Pod(pk=result.pod_id, report_failed_at=at) for result, is_done in step if is_done is False]
     with write_transaction():
         write_columns(reported, ("reported_decision", "report_failed_at"))
         write_columns(failed, ("report_failed_at",))
     return len(reported)
 
 
-def _concurrency(cluster_id: int, since: datetime | None, now: datetime) -> int:
-    """Return how many pods to report in parallel; `since` is the time of the oldest decision among them."""
+def _concurrency(waits: bool, since: datetime | None, now: datetime) -> int:
+    """Return how many pods to report in parallel; `since` is the time of the oldest decision among them.
+
+    `waits` is true if there are undecided pods.
+    """
     is_late = since is not None and since < now - LATE
-    return 1 if not is_late and _has_undecided_pods(cluster_id) else AT_ONCE
+    return 1 if waits and not is_late else AT_ONCE
 
 
 def _has_undecided_pods(cluster_id: int) -> bool:
@@ -140,13 +158,13 @@ def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
             PolicyObject.objects.filter(pk=policy.pk, judged_at=policy.judged_at).update(reported=True)
 
 
-def _due_results(cluster_id: int) -> tuple[list[PodResult], datetime | None]:
-    """Return the next decisions to report, and the time of the oldest decision."""
+def _due_results(cluster_id: int, count: int) -> tuple[list[PodResult], datetime | None]:
+    """Return the next decisions to report, at most `count`, and the time of the oldest decision."""
     due = Pod.objects.filter(unreported(cluster_id))
     rows = due.order_by(F("report_failed_at").asc(nulls_first=True), "id").values_list(
         "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",
         "node__name", "decision__nominated_node", "decision__created_at",
-    )[:PODS_PER_STEP]  # fmt: skip
+    )[:count]  # fmt: skip
     some = [
         PodResult(
             pk,

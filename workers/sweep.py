@@ -48,6 +48,7 @@ from hetsched.placement.actions.shadow_decisions import has_pending_comparisons,
 from hetsched.placement.actions.terminating_pods import RELEASED_AT_ONCE, release_orphaned_pods
 from hetsched.placement.models import IdempotencyKey, Pod
 from hetsched.placement.notifications.deliveries import due_hosts, fail_old_deliveries, prune_deliveries
+from hetsched.placement.queries.placement_effects import oldest_without_effects
 from hetsched.placement.scheduling_queue.active_queue import active_pods
 from hetsched.placement.scheduling_queue.unschedulable_pods import requeue_timed_out_pods
 from hetsched.policies.models import PolicyObject
@@ -57,6 +58,7 @@ from hetsched.scheduling.leases import leading
 from .report import unreported, unreported_policies
 
 KEYS_KEPT = timedelta(hours=48)
+EFFECTS_LATE = timedelta(seconds=10)  # the informer process writes them within `bindings_in_flight.BACKLOG_SECONDS`
 log = structlog.get_logger(__name__)
 
 
@@ -101,8 +103,15 @@ def _cluster_steps(cluster: Cluster, now: datetime) -> Iterator[Callable[[], obj
     yield partial(_settle_gangs, cluster.pk)
     if cluster.kind == ClusterKind.KUBERNETES:
         yield partial(report_staleness, cluster.pk)
-    if cluster.effects_due_since is not None:  # the process that placed the pods may have ended
-        yield partial(write_placement_effects, cluster.pk)
+    if cluster.effects_due_since is not None:
+        yield partial(_write_late_effects, cluster, now)
+
+
+def _write_late_effects(cluster: Cluster, now: datetime) -> None:
+    """Write the effects of placements if the process that placed the pods has not: it may have ended."""
+    since = oldest_without_effects().get(cluster.name)
+    if since is not None and since < now - EFFECTS_LATE:
+        write_placement_effects(cluster.pk)
 
 
 def _wake_conditions(cluster: Cluster) -> Iterator[tuple[str, Callable[[], object]]]:
