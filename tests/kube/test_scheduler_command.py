@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.journal.heartbeat import WATCH_IDLE
 from tests.system.processes import ROOT, Process, children_of, plain_environment, python, wait_until
 
 from .control_plane import ControlPlane
@@ -54,6 +55,7 @@ def test_pods_get_nodes_and_all_processes_stop(api: Api, plane: ControlPlane, ku
         wait_until(lambda: "is running" in run.said() or not run.running, what=run.said, seconds=120)
         assert run.running, run.said() + logs(data)
         wait_until(lambda: pod_of(api, "first")["spec"].get("nodeName"), what=lambda: run.said() + logs(data))
+        assert (data / "pulse" / WATCH_IDLE).exists()  # the workers did not wait for the time limit
         assert run.stop(signal.SIGINT) == 0
         assert not children_of(run.popen.pid)
     kept = [file for file in data.rglob("*") if file.is_file()]

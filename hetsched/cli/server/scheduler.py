@@ -3,7 +3,10 @@
 The processes are informer, worker and beat, the console unless disabled, and the extender if enabled. They use the
 database and message store in DATABASE_URL and REDIS_URL, or by default a SQLite file and a private store in the data
 folder. The informer process decides and binds pods; workers write events and projections in the background. If the
-options name a cluster, it is connected first. Clusters that are already connected are also scheduled.
+options name a cluster, it is connected first. Clusters that are already connected are also scheduled. If a live cluster
+is connected, workers and beat have a lower processor priority, and they start when the pods that are pending at the
+start are scheduled, because the start of Python programs takes processor time from the informer process. Without a live
+cluster, the workers are the scheduler.
 Any number of these commands may use one database: for each cluster, database leases select the command that runs the
 informer and the one that schedules, and the others are on standby.
 """
@@ -14,6 +17,7 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +32,8 @@ from ..output import console, note
 from . import standalone, store
 from .supervisor import StopRequested, SupervisedProgram, Supervisor
 
+FIRST_BACKLOG_SECONDS = 15.0  # longest time for which background processes wait for the backlog at the start
+IDLE_FILE = Path("pulse", "watch-idle")  # `journal.heartbeat.WATCH_IDLE`; this command does not load Django
 _DATABASE = ("DATABASE_URL", "DATABASE_URL_FILE")
 _STORE = ("REDIS_URL", "REDIS_URL_FILE", "HETSCHED_BROKER_URL", "HETSCHED_BROKER_URL_FILE")
 
@@ -112,8 +118,7 @@ def scheduler(
         try:
             web = None if no_web else (host, port)
             tasks = standalone.worker_programs(f"scheduler-{os.getpid()}", workers, socket_file)
-            programs = [*servers, *(msgspec.structs.replace(program, background=True) for program in tasks)]
-            start_all(supervisor, socket_file, cluster, web, programs, extender=extender, admin=not no_admin)
+            start_all(supervisor, socket_file, cluster, web, servers, tasks, extender=extender, admin=not no_admin)
             supervisor.watch()
         except StopRequested:
             pass
@@ -130,7 +135,8 @@ def start_all(
     socket_file: Path | None,
     cluster: SupervisedProgram | None,
     web: tuple[str, int] | None,
-    programs: Sequence[SupervisedProgram],
+    servers: Sequence[SupervisedProgram],
+    workers: Sequence[SupervisedProgram],
     *,
     extender: bool,
     admin: bool,
@@ -143,13 +149,21 @@ def start_all(
             lambda: store.answers(socket_file), what="the message store", timeout_seconds=standalone.STORE_SECONDS
         )
     wishes = ("--static", *(["--admin"] if admin else [])) if web else ()
-    prepare = SupervisedProgram("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
-    credentials = standalone.admin_of(supervisor.run_to_end(prepare))
+    prepared = standalone.prepare(supervisor, *wishes)
     if cluster is not None:
         supervisor.run_to_end(cluster)
+    idle = supervisor.log_dir.parent / IDLE_FILE
+    idle.unlink(missing_ok=True)
     others = [SupervisedProgram("extender", (sys.executable, "-m", "django", "extender"))] if extender else []
-    for program in (*programs, standalone.watch(), standalone.beat(), *others):
+    for program in (*servers, standalone.watch(), *others):
         supervisor.start(program)
+    is_live = cluster is not None or prepared.live
+    if is_live:
+        latest = time.monotonic() + FIRST_BACKLOG_SECONDS
+        with standalone.step("pending pods"):
+            supervisor.watch_until(lambda: idle.exists() or time.monotonic() > latest)
+    for program in (*workers, standalone.beat()):
+        supervisor.start(msgspec.structs.replace(program, background=is_live))
     with standalone.step("the processes"):
         if web:
             supervisor.wait_until(
@@ -167,7 +181,7 @@ def start_all(
                     timeout_seconds=standalone.START_SECONDS,
                 )
     if web and admin:
-        standalone.print_address(standalone.address(*web), supervisor.log_dir.parent, credentials)
+        standalone.print_address(standalone.address(*web), supervisor.log_dir.parent, prepared.admin)
     else:
         console().print(f"\nhetsched scheduler is running\n  data        {supervisor.log_dir.parent}\n")
         sys.stdout.flush()

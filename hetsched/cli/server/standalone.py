@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib
-import json
 import os
 import secrets
 import shutil
@@ -118,8 +117,7 @@ def start_all(
     supervisor.wait_until(lambda: store.answers(socket_file), what="the message store", timeout_seconds=STORE_SECONDS)
 
     wishes = ["--static", "--admin", *(["--demo"] if demo else []), *(["--reset-admin"] if reset else [])]
-    prepare = SupervisedProgram("prepare", (sys.executable, "-m", "django", "prepare", *wishes))
-    admin = admin_of(supervisor.run_to_end(prepare))
+    admin = prepare(supervisor, *wishes).admin
 
     for program in programs:
         supervisor.start(program)
@@ -132,10 +130,17 @@ def start_all(
     return admin
 
 
-def admin_of(content: bytes) -> dict[str, str] | None:
-    """Return the administrator's new credentials from the output of the `prepare` command, if any."""
-    found: dict[str, str] | None = json.loads(content)["admin"]
-    return found
+class Prepared(msgspec.Struct, frozen=True):
+    """Output of the `prepare` command: the administrator's new credentials, and whether a live cluster is connected."""
+
+    admin: dict[str, str] | None = None
+    live: bool = False
+
+
+def prepare(supervisor: Supervisor, *options: str) -> Prepared:
+    """Run the `prepare` command with these options."""
+    program = SupervisedProgram("prepare", (sys.executable, "-m", "django", "prepare", *options))
+    return msgspec.json.decode(supervisor.run_to_end(program), type=Prepared)
 
 
 def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]:

@@ -39,6 +39,7 @@ SILENT_SECONDS, START_SECONDS = 30.0, 120.0
 DEMAND_SECONDS, IDLE_SECONDS = 0.5, 60.0
 LOG_BYTES = 16 << 20
 BACKGROUND_NICENESS = 10  # a tenth of the processor time of another busy program (Linux: weight 110 of 1024)
+_AUTOGROUP_TRIES = 10
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -157,7 +158,13 @@ class Supervisor:
 
     def watch(self) -> None:
         """Restart programs that exit, until the user requests a stop."""
-        while not self._stop_signals:
+        with contextlib.suppress(StopRequested):
+            self.watch_until(lambda: False)
+
+    def watch_until(self, condition: Callable[[], bool]) -> None:
+        """Restart programs that exit, until the condition holds. Raises: StopRequested."""
+        while not condition():
+            self._check_stop()
             now = time.monotonic()
             for child in self._children:
                 self._check_child(child, now)
@@ -275,6 +282,16 @@ def _prepare() -> None:
 def _prepare_background() -> None:
     _prepare()
     os.nice(BACKGROUND_NICENESS)
+    # Linux may group the processes of a session and apply niceness only within the group; the group has its own.
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            Path("/proc/self/autogroup").write_text(f"{BACKGROUND_NICENESS}\n")
+        except BlockingIOError:  # Linux accepts one change in 100 ms from users without privileges
+            time.sleep(POLL_SECONDS)
+        except OSError:
+            return
+        else:
+            return
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

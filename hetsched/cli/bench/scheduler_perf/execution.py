@@ -30,7 +30,7 @@ from hetsched.adapters.kubernetes.resources import PODS
 from hetsched.lab.bench.processes import suspended
 
 from ..cluster_objects import AT_ONCE, PodWatch
-from ..rivals import Rival, run_scheduler
+from ..rivals import Rival, run_scheduler, wait_until_idle
 from .configuration import PerfWorkload
 from .objects import BASE_NODE, BASE_POD, ObjectFactory, delete_all
 from .operations import (
@@ -121,6 +121,7 @@ class _Run:
             raise RunFailed(self._reason(_START_SECONDS))
         self._objects.end_warm_up()
         time.sleep(_SETTLE_SECONDS)
+        wait_until_idle(self._process.pid)  # all processes of the scheduler have started
         for number, operation in enumerate(self._workload.operations):
             self._perform(operation, f"namespace-{number}")
         return self._measurement
