@@ -7,6 +7,7 @@ to check that the broker and a worker respond.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import structlog
@@ -15,6 +16,7 @@ from celery.signals import (
     beat_init,
     before_task_publish,
     heartbeat_sent,
+    import_modules,
     setup_logging,
     task_postrun,
     task_prerun,
@@ -22,6 +24,8 @@ from celery.signals import (
 from django.db import close_old_connections
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
+# Celery would run all system checks, which import the web application, and ignore the result; see `check_settings`.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("hetsched")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -32,6 +36,19 @@ app.set_default()  # in every thread, because views run in a thread pool
 def ping() -> str:
     """Respond to show that a worker runs."""
     return "pong"
+
+
+@import_modules.connect
+def check_settings(**_: Any) -> None:
+    """Reject an invalid deployment when a worker starts. Celery's own receiver of this signal sets up Django before."""
+    from django.core.management.base import BaseCommand, SystemCheckError
+
+    from .checks import STARTUP
+
+    try:
+        BaseCommand().check(tags=[STARTUP])
+    except SystemCheckError as error:
+        sys.exit(str(error))
 
 
 @setup_logging.connect

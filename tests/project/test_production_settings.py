@@ -92,7 +92,9 @@ def test_sqlite_queues_writers_instead_of_failing(tmp_path: Path) -> None:
 
 PROGRAMS = {
     "manage.py": ["manage.py", "check"],
-    "celery": ["-m", "celery", "-A", "hetsched.project.celery:app", "beat"],
+    "watch": ["manage.py", "watch"],
+    "worker": ["-m", "celery", "-A", "hetsched.project.celery:app", "worker"],
+    "beat": ["-m", "celery", "-A", "hetsched.project.celery:app", "beat"],
     "uvicorn": ["-m", "uvicorn", "hetsched.project.asgi:application"],
 }
 
@@ -104,3 +106,11 @@ def test_every_process_refuses_a_wrong_variable_alike(tmp_path: Path, program: s
     assert done.stderr == (
         "hetsched: HETSCHED_BATCH: 'many' is not a whole number from 1 to 10000 [EnvInvalid]. Default: 500\n"
     )
+
+
+@pytest.mark.parametrize("program", ["manage.py", "watch", "worker"])
+def test_every_process_rejects_an_invalid_deployment_alike(tmp_path: Path, program: str) -> None:
+    done = run(tmp_path, *PROGRAMS[program], **{**PRODUCTION, "SECRET_KEY": ""})
+    assert done.returncode == 1
+    assert done.stderr.startswith("SystemCheckError: System check identified some issues:")
+    assert "(hetsched.E001) SECRET_KEY is not set" in done.stderr
