@@ -1,4 +1,4 @@
-"""Celery application: `celery -A hetsched.project.celery:app worker|beat`.
+"""Celery application of the workers: `celery -A hetsched.project.celery:app worker`. Beat is in `beat.py`.
 
 All options are in the settings. The tasks are in `workers` and are found by name. A supervisor or a probe calls `ping`
 to check that the broker and a worker respond.
@@ -12,15 +12,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import (
-    beat_init,
-    before_task_publish,
-    heartbeat_sent,
-    import_modules,
-    setup_logging,
-    task_postrun,
-    task_prerun,
-)
+from celery.signals import heartbeat_sent, import_modules, setup_logging, task_postrun, task_prerun
 from django.db import close_old_connections
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hetsched.project.settings")
@@ -90,14 +82,3 @@ def write_worker_heartbeat(**_: Any) -> None:
     from hetsched.journal import heartbeat
 
     heartbeat.beat("worker")
-
-
-@beat_init.connect
-def write_beat_heartbeat(**_: Any) -> None:
-    """Write a heartbeat each time beat publishes a task."""
-    from hetsched.journal import heartbeat
-
-    def on_publish(**_: Any) -> None:
-        heartbeat.beat("beat")
-
-    before_task_publish.connect(on_publish, weak=False)

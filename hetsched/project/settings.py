@@ -287,7 +287,8 @@ RENEW_TOKENS_SECONDS = 60
 
 def _every(task: str, seconds: int, queue: str = "io", args: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the beat entry that sends `task` every `seconds`; a message that is not consumed in time expires."""
-    options = {"expires": 2 * seconds + CLOCKS_APART_SECONDS, "queue": queue}
+    # Beat does not import the task, so it does not know that the task's result is ignored.
+    options = {"expires": 2 * seconds + CLOCKS_APART_SECONDS, "queue": queue, "ignore_result": True}
     return {
         "task": "workers.periodic_tasks.run",
         "schedule": timedelta(seconds=seconds),

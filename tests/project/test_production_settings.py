@@ -94,7 +94,7 @@ PROGRAMS = {
     "manage.py": ["manage.py", "check"],
     "watch": ["manage.py", "watch"],
     "worker": ["-m", "celery", "-A", "hetsched.project.celery:app", "worker"],
-    "beat": ["-m", "celery", "-A", "hetsched.project.celery:app", "beat"],
+    "beat": ["-m", "hetsched.project.beat"],
     "uvicorn": ["-m", "uvicorn", "hetsched.project.asgi:application"],
 }
 

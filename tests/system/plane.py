@@ -18,7 +18,7 @@ from tests.system.processes import ROOT, Process, message_store, plain_environme
 CELERY = ("-m", "celery", "-A", "hetsched.project.celery:app")
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 WORKER = (*CELERY, "worker", "-P", "prefork", "-c", "2", "-Q", "schedule,io,preview", *QUIET)
-BEAT = (*CELERY, "beat", "--pidfile=")
+BEAT = ("-m", "hetsched.project.beat")
 
 
 class Plane:

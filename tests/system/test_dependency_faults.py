@@ -69,8 +69,8 @@ class Faulty:
                 self.worker = self.start_worker()
 
     def start_beat(self) -> Process:
-        schedule = f"--schedule={self.storm.plane.folder / 'beat'}-{time.monotonic_ns()}"
-        return self.storm.plane.start_faulty("beat", self._wish("beat"), *BEAT, schedule)
+        folder = self.storm.plane.folder / f"beat-{time.monotonic_ns()}"  # of the file with the schedule
+        return self.storm.plane.start_faulty("beat", self._wish("beat") | {"HETSCHED_DATA": str(folder)}, *BEAT)
 
     def start_worker(self) -> Process:
         return self.storm.plane.start_faulty(

@@ -187,7 +187,7 @@ def watch() -> SupervisedProgram:
 
 
 def beat() -> SupervisedProgram:
-    return SupervisedProgram("beat", (*CELERY, "beat", "--pidfile="))
+    return SupervisedProgram("beat", (sys.executable, "-m", "hetsched.project.beat"))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,12 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 # Command-line words that identify hetsched's processes. Other processes are identified by the name of their program.
-_ROLES = {"watch": "watch", "worker": "worker", "beat": "beat", "hetsched.project.web_server": "uvicorn"}
+_ROLES = {
+    "watch": "watch",
+    "worker": "worker",
+    "hetsched.project.beat": "beat",
+    "hetsched.project.web_server": "uvicorn",
+}
 
 
 def cpu_of(*roots: int, api_port: int = 0) -> dict[str, float]:
