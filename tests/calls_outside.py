@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from hetsched.adapters.kubernetes.parallel_calls import ParallelCalls
 from hetsched.adapters.kubernetes.wire import Wire
 
 seen: list[str] = []
@@ -40,6 +41,7 @@ def _calls_outside_are_watched() -> Iterator[None]:
     connect = _watched(socket.socket.connect, lambda end, address: f"a connection to {address}")
     watching.setattr(socket.socket, "connect", connect)
     watching.setattr(Wire, "call", _watched(Wire.call, lambda wire, method, path, *_: f"{method} {path}"))
+    watching.setattr(ParallelCalls, "advance", _watched(ParallelCalls.advance, lambda *_: "parallel calls"))
     yield
     watching.undo()
 

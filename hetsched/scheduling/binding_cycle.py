@@ -40,6 +40,7 @@ from hetsched.adapters.kubernetes.pods.binding import (
     BindingRequest,
     BindingResult,
     bind,
+    is_proven,
     read_refused,
     unassigned,
 )
@@ -161,20 +162,30 @@ def _overdue_bindings(cluster: Cluster) -> Iterator[tuple[list[int], bool]]:
         yield pods, True
 
 
+def needs_one_call(api: Api, request: BindingRequest) -> bool:
+    """Return True if a pod without volumes and devices is bound through a proven API server."""
+    return is_proven(api) and not (request.claims or request.device_claims or request.extended)
+
+
 def write(
-    api: Api, name: str, request: BindingRequest, *, is_ours: Callable[[], bool] = lambda: True
+    api: Api,
+    name: str,
+    request: BindingRequest,
+    *,
+    is_ours: Callable[[], bool] = lambda: True,
+    sent: ApiFailure | None = None,
 ) -> BindingOutcome:
     """Provide the pod's volumes and devices, bind it, and return the result.
 
     `name` is the cluster's name. `is_ours` returns True while this process may bind the pod; it is called before each
-    write and after a rejection.
+    write and after a rejection. `sent` is the failure of the first attempt if it was made already.
     """
-    if not is_ours():
+    if sent is None and not is_ours():
         return unassigned(request)
     began = time.perf_counter()
     try:
-        before = provide(api, request) or allocate(api, request, is_ours=is_ours)
-        bound = before or bind(api, request, is_ours=is_ours)
+        before = None if sent else provide(api, request) or allocate(api, request, is_ours=is_ours)
+        bound = before or bind(api, request, is_ours=is_ours, sent=sent)
         if bound.result is BindingResult.REFUSED and (request.tried or not is_ours()):
             others = (request.in_flight and before is None) or not is_ours()
             bound = read_refused(
@@ -184,10 +195,15 @@ def write(
         log.exception("binding failed", cluster=name, namespace=request.namespace, pod=request.name)
         bound = BindingOutcome(request.pod_id, BindingResult.UNKNOWN, repr(error))
     _release_devices(api, request, bound.result)
-    counters.observe(metric_names.BINDING_SECONDS, time.perf_counter() - began, name, bound.result.value)
+    note_time(name, time.perf_counter() - began, bound.result)
     if bound.read:
         counters.add(metric_names.READ_BACKS, name, bound.result.value)
     return bound
+
+
+def note_time(name: str, seconds: float, result: BindingResult) -> None:
+    """Record how long the binding of a pod took; `name` is the cluster's name."""
+    counters.observe(metric_names.BINDING_SECONDS, seconds, name, result.value)
 
 
 def _release_devices(api: Api, request: BindingRequest, result: BindingResult) -> None:

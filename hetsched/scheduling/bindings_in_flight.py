@@ -1,5 +1,7 @@
 """Bindings that an informer process writes in parallel, until their results are stored.
 
+A pod without volumes and devices needs one call, which the informer thread itself sends and receives (`ParallelCalls`).
+Threads make all other calls: those of other pods, those that open connections, and those that follow a failure.
 Binding results, received as a response or as a watch event, are written for many pods in one transaction. A watch event
 that differs from the pod's previous event only in the node is the confirmation of a binding. It is skipped, and is
 processed after all if the row is not bound to that node once the result is written. If the API server has copied labels
@@ -12,14 +14,17 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
+from hetsched.adapters.kubernetes.api import Api, ApiFailure
+from hetsched.adapters.kubernetes.parallel_calls import ParallelCalls
+from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult, binding_call
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
@@ -43,7 +48,7 @@ CONFIRM_SECONDS, BACKLOG_SECONDS, LATE_SECONDS = 0.5, 5.0, 8.0
 CONFIRM_AT_ONCE = 200
 CONFIRM_IDLE = 10
 RETAIN_SECONDS, FORGET_SECONDS = 30.0, 1.0
-DRAIN_SECONDS = 10.0
+DRAIN_SECONDS, DRAIN_STEP_SECONDS = 10.0, 0.01
 _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
 
 
@@ -93,10 +98,11 @@ _confirmation = msgspec.json.Decoder(_Confirmation)
 
 
 class BindingsInFlight:
-    """Bindings of one cluster, written by `threads`; `may_bind` returns True while a lease allows writes.
+    """Bindings of one cluster; `may_bind` returns True while a lease allows writes.
 
-    `count` is the number of bindings without a result. `unproven` is True if the API server accepts bindings with wrong
-    uids. `copies_labels` is False if the API server was last seen to copy no labels of the node to a pod.
+    `threads` make the calls that are not parallel calls. `count` is the number of bindings without a result. `unproven`
+    is True if the API server accepts bindings with wrong uids. `copies_labels` is False if the API server was last seen
+    to copy no labels of the node to a pod.
     """
 
     def __init__(
@@ -111,6 +117,8 @@ class BindingsInFlight:
         self._threads = threads
         self._closing = False
         self._confirmed_at = self._forgotten_at = float("-inf")
+        self._calls = ParallelCalls(api)
+        self._unsent: deque[tuple[_InFlight, Callable[[], bool]]] = deque()
         self._futures: set[Future[BindingOutcome]] = set()
         self._results: queue.SimpleQueue[BindingOutcome] = queue.SimpleQueue()
         # Skipped confirmations by pod key until the binding is written, and the keys that must be processed after all.
@@ -129,17 +137,34 @@ class BindingsInFlight:
             to = binding_cycle.binding_request(
                 self._cluster.name, waiting.pod_id, waiting.uid, waiting.spec, result.node_name, allocation, lease.epoch
             )
-            self._by_uid[to.uid] = self._by_pod[to.pod_id] = _InFlight(to, now, result.reserved_spec or waiting.spec)
+            binding = _InFlight(to, now, result.reserved_spec or waiting.spec)
+            self._by_uid[to.uid] = self._by_pod[to.pod_id] = binding
             self.count += 1
             is_ours = partial(self._is_ours, lease, now + binding_cycle.WRITE_WITHIN.total_seconds())
-            future = self._threads.submit(binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours)
-            self._futures.add(future)
-            future.add_done_callback(partial(self._done, to))
+            self._unsent.append((binding, is_ours))
+        self.advance()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Return True if bindings wait for a connection."""
+        return bool(self._unsent)
+
+    def advance(self, seconds: float = 0.0) -> None:
+        """Receive responses, for at most `seconds` until the first one arrives, and send waiting bindings."""
+        self._calls.advance(seconds)
+        if not self._unsent:
+            return
+        while self._unsent and self._send(*self._unsent[0]):
+            self._unsent.popleft()
+        self._calls.advance()
 
     def close(self) -> None:
         """Wait for bindings in flight and write their results; workers claim the remaining bindings."""
-        wait(set(self._futures), timeout=DRAIN_SECONDS)
+        until = time.monotonic() + DRAIN_SECONDS
+        while (self._unsent or self._calls.in_flight or self._futures) and time.monotonic() < until:
+            self.advance(DRAIN_STEP_SECONDS)
         self._closing = True
+        self._calls.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.take_results()
         self._confirm(len(self._accepted))
@@ -262,11 +287,42 @@ class BindingsInFlight:
     def _is_ours(self, lease: Lease, until: float) -> bool:
         """Return True if a binding may be written: before `until`, under `lease`, and not while closing.
 
-        Called from binder threads.
+        Also called from binder threads.
         """
         return not self._closing and time.monotonic() < until and self._may_bind(lease)
 
-    def _done(self, to: BindingRequest, future: Future[BindingOutcome]) -> None:
+    def _send(self, binding: _InFlight, is_ours: Callable[[], bool]) -> bool:
+        """Add a binding to the parallel calls, or leave it to a thread; return False if it must wait."""
+        if binding_cycle.needs_one_call(self._api, binding.to) and is_ours():
+            if not self._calls.has_room:
+                return False
+            done = partial(self._done, binding, is_ours, time.monotonic())
+            has_threads = len(self._futures) < binding_cycle.AT_ONCE
+            with suppress(ApiFailure, ValueError):  # the thread finds and reports the same error
+                if self._calls.start(*binding_call(binding.to), done, shares=not has_threads):
+                    return True
+            if not has_threads:
+                return False
+        self._submit(binding.to, is_ours)
+        return True
+
+    def _submit(self, to: BindingRequest, is_ours: Callable[[], bool], sent: ApiFailure | None = None) -> None:
+        write = partial(binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours, sent=sent)
+        future = self._threads.submit(write)
+        self._futures.add(future)
+        future.add_done_callback(partial(self._thread_done, to))
+
+    def _done(
+        self, binding: _InFlight, is_ours: Callable[[], bool], sent_at: float, failure: ApiFailure | None
+    ) -> None:
+        """Record that the API server has accepted a binding; a thread handles a failure."""
+        if failure is not None:
+            self._submit(binding.to, is_ours, failure)
+            return
+        binding_cycle.note_time(self._cluster.name, time.monotonic() - sent_at, BindingResult.BOUND)
+        self._results.put(BindingOutcome(binding.to.pod_id, BindingResult.BOUND))
+
+    def _thread_done(self, to: BindingRequest, future: Future[BindingOutcome]) -> None:
         self._futures.discard(future)
         if future.cancelled():
             return

@@ -97,8 +97,9 @@ class Informer:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if no pod waits for the decision of this process; it may still bind pods."""
-        return self.has_applied and (self._host is None or not (self._host.is_due or self._arrivals))
+        """Return True if no pod waits for the decision of this process or for its binding."""
+        host = self._host
+        return self.has_applied and (host is None or not (host.is_due or self._arrivals or host.bindings.count))
 
     def run(self) -> None:
         """Run until the lease is lost or the process ends; release the leases before the bindings in flight finish."""
@@ -152,6 +153,7 @@ class Informer:
             self._busy = self._may_decide() and self._host.iterate(**waiting)
             if self._host.has_decided:
                 self._phases.note_decision()
+            self._busy = self._busy or self._host.bindings.has_unsent
             self._busy = self._busy or (bool(self._arrivals) and not self._host.is_saturated)
         now = self.watches.note_iteration()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:

@@ -49,6 +49,7 @@ MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while th
 # full batch, no pod would be decided until as many bindings have ended.
 MAX_BINDINGS = 600
 MIN_ARRIVALS = 25
+RESPONSE_SECONDS = 0.005  # longest wait for a response while bindings wait for a connection and nothing else is due
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
 # Longest delay of `write_placement_effects` without a backlog; the transaction that confirms the bindings usually
 # writes them earlier.
@@ -167,6 +168,10 @@ class InformerHost:
 
         `has_events` and `has_arrivals` are true if the informer has unread events or arriving pods.
         """
+        is_blocked = self.bindings.has_unsent and not has_events and (self.is_saturated or not has_arrivals)
+        if is_blocked:
+            time.sleep(RESPONSE_SECONDS)
+        self.bindings.advance()
         self.bindings.take_results()
         self._is_deciding = True
         try:
@@ -192,7 +197,7 @@ class InformerHost:
     def _may_bind(self, lease: Lease) -> bool:
         """Return True while this process holds `lease`, and its installation the Lease in the cluster.
 
-        Called from binder threads.
+        Also called from binder threads.
         """
         return self._lease == lease and self._is_elected()
 

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.connections.connection import from_kubeconfig
+from hetsched.adapters.kubernetes.parallel_calls import ParallelCalls
 from tests.system import link
 
 from .control_plane import ControlPlane
@@ -49,7 +52,7 @@ def kill_api_server(plane: ControlPlane) -> None:
 def replies(api: Api, *, to: str, respond: Any) -> Iterator[list[float]]:
     """Replace responses to calls whose path ends with `to` by the result of `respond`; yield the times of the calls.
 
-    `respond` is called with a function that makes the real call. Dry runs are not changed.
+    `respond` is called with a function that makes the real call. Dry runs are not changed. Threads make all calls.
     """
     real, calls = api.send, []
 
@@ -60,11 +63,10 @@ def replies(api: Api, *, to: str, respond: Any) -> Iterator[list[float]]:
         answer: bytes = respond(len(calls), lambda: real(method, path, *arguments, **more))
         return answer
 
-    api.send = send  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParallelCalls, "start", lambda *_, **__: False)
+        patch.setattr(api, "send", send)
         yield calls
-    finally:
-        del api.send  # type: ignore[method-assign]
 
 
 def refusal(status: int, *, retry_after: float = 0.0) -> ApiFailure:

@@ -117,6 +117,14 @@ def _is_of_a_gang(api: Any, method: str, path: str, *_: Any, **more: Any) -> boo
     return _is_binding(api, method, path, **more) and "/gang-" in path
 
 
+def _sends_binding(pipeline: Any) -> bool:
+    return b"/binding HTTP/1.1" in pipeline.unsent
+
+
+def _sends_binding_of_a_gang(pipeline: Any) -> bool:
+    return _sends_binding(pipeline) and b"/gang-" in pipeline.unsent
+
+
 def _has_due_effects(change: Any, *_: Any) -> bool:
     return change.cluster.effects_due_since is not None
 
@@ -130,6 +138,7 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
 
     django.setup()
     from hetsched.adapters.kubernetes.api import Api
+    from hetsched.adapters.kubernetes.parallel_calls import PipelinedConnection
     from hetsched.journal import publish
     from hetsched.placement.actions.change import ClusterTransaction
     from hetsched.scheduling import arrivals, binding_cycle, bindings_in_flight, scheduling_loop
@@ -149,6 +158,8 @@ def _arm_kill_point(names: list[str], folder: str, visit: int) -> None:
     points.around(ClusterTransaction, "_write_placement_effects", after="c14", when=_has_due_effects)
     points.around(Api, "send", after="c4", when=_is_binding)
     points.around(Api, "send", after="c10", when=_is_of_a_gang)
+    points.around(PipelinedConnection, "flush", after="c4", when=_sends_binding)
+    points.around(PipelinedConnection, "flush", after="c10", when=_sends_binding_of_a_gang)
     points.around(binding_cycle, "apply_while_binding", before="c5")
     points.around(bindings_in_flight, "confirm", before="c5")
     points.around(publish, "_try_to_send", before="c6")

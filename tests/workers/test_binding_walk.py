@@ -51,7 +51,7 @@ class Server(Api):
         self._configuration = SimpleNamespace(get_api_key_with_prefix=lambda *_, **__: "", cert_file=None)
         self._certificate = None
         self._count_call = lambda verb, status: None
-        self._wire = SimpleNamespace(call=self._answer)
+        self.wire = SimpleNamespace(call=self._answer, take_idle=lambda: None)
 
     def _answer(self, method: str, path: str, *_: Any, **__: Any) -> Any:
         if method == "POST" and path.endswith("/binding"):

@@ -22,13 +22,14 @@ from hetsched.contracts.errors import InputError, with_hint
 from hetsched.contracts.message import Message, shortened, verbatim
 
 from .connections.connection_pool import GUARDED
-from .wire import Connect, Wire, WireError
+from .wire import Connect, Wire, WireError, WireResponse
 
 if TYPE_CHECKING:
     from kubernetes import client
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
+NOT_PROCESSED = "NotProcessed"  # reason of a failure that guarantees that the server has not processed the call
 PAGE = 500
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -124,6 +125,7 @@ class Api:
     `count_call` is called with the verb and the response status of each call; the status is 0 if there was no response.
     If `reads` is true (shadow mode), the client is read-only and rejects every call that could change the cluster.
     `connect` replaces the egress filter of short calls, for a user's own connections; a watch always uses the filter.
+    `wire` holds the connections of short calls. Another one replaces it when the client certificate is renewed.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class Api:
         configuration.connection_pool_maxsize = 32
         self._connect = connect
         self._certificate = configuration.cert_file
-        self._wire = Wire(configuration, connect)
+        self.wire = Wire(configuration, connect)
         # Only the connection pool and the certificates of the official client are used, for watches; its typed calls
         # are not.
         from kubernetes import client  # slow to import, and not every process has a live cluster
@@ -158,7 +160,7 @@ class Api:
     def _use_certificate(self, path: str | None) -> None:
         """Open new connections with a client certificate that a program has renewed."""
         self._certificate = path
-        self._wire = Wire(self._configuration, self._connect)
+        self.wire = Wire(self._configuration, self._connect)
         self._pool.connection_pool_kw.update(cert_file=path, key_file=self._configuration.key_file)
         self._pool.clear()
 
@@ -195,27 +197,44 @@ class Api:
         content: str = "application/json",
     ) -> bytes:
         """Make one call and return the body. Raises: ApiFailure; status 0 leaves the outcome of a write unknown."""
-        if self._reads and method != "GET" and not path.endswith(_ASKING):
-            raise ApiFailure(
-                403,
-                "InShadow",
-                Message("{text}: this cluster is in shadow mode, so hetsched writes nothing", text=f"{method} {path}"),
-            )
+        self._check_permitted(method, path)
         headers = self._headers(content if body else "")
         target = f"{path}?{urlencode(query)}" if query else path
         try:
-            answer = self._wire.call(
+            answer = self.wire.call(
                 method, target, headers, body, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS
             )
         except WireError as error:
-            self._count_call(method.lower(), 0)
-            raise _unreachable(error) from None
+            raise self.failed(method, error) from None
+        return self.accepted(method, answer)
+
+    def request(self, method: str, path: str, body: bytes) -> bytes:
+        """Return the bytes of a call with a JSON body, for a connection of `wire`. Raises: ApiFailure."""
+        self._check_permitted(method, path)
+        return self.wire.request(method, path, self._headers("application/json"), body)
+
+    def failed(self, method: str, error: WireError) -> ApiFailure:
+        """Count a call without a response and return its failure."""
+        self._count_call(method.lower(), 0)
+        return _unreachable(error)
+
+    def accepted(self, method: str, answer: WireResponse) -> bytes:
+        """Count a call and return the body of its response. Raises: ApiFailure."""
         self._count_call(method.lower(), answer.status)
         if answer.status == 401:
             self._reject_credential()
         if answer.status >= 300:
             raise _refused(answer, answer.data)
         return answer.data
+
+    def _check_permitted(self, method: str, path: str) -> None:
+        """Reject a write in shadow mode. Raises: ApiFailure."""
+        if self._reads and method != "GET" and not path.endswith(_ASKING):
+            raise ApiFailure(
+                403,
+                "InShadow",
+                Message("{text}: this cluster is in shadow mode, so hetsched writes nothing", text=f"{method} {path}"),
+            )
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, str], *, quiet_seconds: float) -> Iterator[Iterator[bytes]]:

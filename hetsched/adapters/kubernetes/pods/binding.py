@@ -32,7 +32,7 @@ from hetsched.contracts.message import Message
 from hetsched.contracts.messages.signatures import sign
 from hetsched.contracts.objects.allocation import Allocation, DeviceGrant, ExtendedClaim
 
-from ..api import Api, ApiFailure
+from ..api import NOT_PROCESSED, Api, ApiFailure
 from ..resources import PODS
 
 _REFUSED = frozenset({400, 403, 422})
@@ -142,40 +142,45 @@ def bind(
     *,
     sleep: Callable[[float], None] = time.sleep,
     is_ours: Callable[[], bool] = _always,
+    sent: ApiFailure | None = None,
 ) -> BindingOutcome:
     """Write one Binding and return its result.
 
-    Calls to a busy server are retried while `is_ours` confirms that the pod is still assigned to this scheduler.
+    Calls to a busy server are retried while `is_ours` confirms that the pod is still assigned to this scheduler. `sent`
+    is the failure of the first attempt if it was made already.
     """
     waiting = BindingResult.UNKNOWN if request.in_flight else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
-        if not is_ours():
+        if sent is None and not is_ours():
             return unassigned(request)
         try:
-            return _bind(api, request, waiting)
+            return _bind(api, request, waiting, sent)
         except ApiFailure as failure:
             if wait is None:
                 return BindingOutcome(request.pod_id, BindingResult.UNKNOWN, failure.text)
-            if failure.status != _NOT_TAKEN:
+            if failure.status != _NOT_TAKEN and failure.reason != NOT_PROCESSED:
                 waiting = BindingResult.UNKNOWN
+            sent = None
             sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
     raise AssertionError  # the last attempt always returns
 
 
-def _bind(api: Api, request: BindingRequest, waiting: BindingResult) -> BindingOutcome:
+def _bind(api: Api, request: BindingRequest, waiting: BindingResult, sent: ApiFailure | None = None) -> BindingOutcome:
     """Write one Binding once; `waiting` is the result if the pod is still pending after a refusal.
 
-    Raises: ApiFailure if the server is busy.
+    `sent` is the failure of this attempt if it was made already. Raises: ApiFailure if the server is busy.
     """
     try:
-        if api not in _proven:
+        if sent is not None:
+            raise sent
+        if not is_proven(api):
             if not refuses_wrong_uids(api, request.namespace, request.name, request.node):
                 return BindingOutcome(request.pod_id, BindingResult.UNPROVEN, UNPROVEN)
             found = read_back(api, request, waiting=BindingResult.WAITING)
             if found.result is not BindingResult.WAITING:  # a bound pod is refused under any uid: no proof
                 return found
             _proven.add(api)
-        _send(api, request.namespace, request.name, request.uid, request.node, request.annotations)
+        api.send("POST", *binding_call(request))
     except ApiFailure as failure:
         if failure.status == 409:
             return read_back(api, request, waiting=waiting)
@@ -184,7 +189,7 @@ def _bind(api: Api, request: BindingRequest, waiting: BindingResult) -> BindingO
         if failure.status in _REFUSED:
             refused = BindingOutcome(request.pod_id, BindingResult.REFUSED, failure.message)
             return refused if waiting is BindingResult.REFUSED else read_refused(api, request, refused, waiting=waiting)
-        if failure.status in _BUSY:
+        if failure.status in _BUSY or failure.reason == NOT_PROCESSED:
             raise
         if failure.status == 0:
             return read_back(api, request, waiting=BindingResult.UNKNOWN)
@@ -192,14 +197,24 @@ def _bind(api: Api, request: BindingRequest, waiting: BindingResult) -> BindingO
     return BindingOutcome(request.pod_id, BindingResult.BOUND)
 
 
-def _send(api: Api, namespace: str, name: str, uid: str, node: str, annotations: dict[str, str], **query: str) -> None:
+def is_proven(api: Api) -> bool:
+    """Return whether the API server has refused a wrong uid."""
+    return api in _proven
+
+
+def binding_call(request: BindingRequest) -> tuple[str, bytes]:
+    """Return path and body of the POST that writes a Binding."""
+    return _call(request.namespace, request.name, request.uid, request.node, request.annotations)
+
+
+def _call(namespace: str, name: str, uid: str, node: str, annotations: dict[str, str]) -> tuple[str, bytes]:
     body = {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": annotations},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
-    api.send("POST", PODS.path(namespace=namespace, name=name, part="binding"), json.dumps(body).encode(), query=query)
+    return PODS.path(namespace=namespace, name=name, part="binding"), _write(body).encode()
 
 
 def read_back(api: Api, request: BindingRequest, *, waiting: BindingResult) -> BindingOutcome:
@@ -241,7 +256,7 @@ def refuses_wrong_uids(api: Api, namespace: str, name: str, node: str) -> bool:
     Raises: ApiFailure for any error other than 409.
     """
     try:
-        _send(api, namespace, name, _WRONG_UID, node, {}, dryRun="All")
+        api.send("POST", *_call(namespace, name, _WRONG_UID, node, {}), query={"dryRun": "All"})
     except ApiFailure as failure:
         if failure.status == 409:
             return True

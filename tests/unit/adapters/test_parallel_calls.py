@@ -1,0 +1,206 @@
+"""Calls that one thread has in flight on several connections, against a server on loopback with prepared responses."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hetsched.adapters.kubernetes import parallel_calls
+from hetsched.adapters.kubernetes.api import NOT_PROCESSED, Api, ApiFailure
+from hetsched.adapters.kubernetes.parallel_calls import DEPTH, ParallelCalls
+from tests.prepared_server import CHUNKED, CLOSE, CONFLICT, END, OK, SILENT, PreparedServer, prepared_server
+
+
+@pytest.fixture
+def server() -> Iterator[PreparedServer]:
+    with prepared_server() as listening:
+        yield listening
+
+
+@pytest.fixture
+def api(server: PreparedServer) -> Api:
+    return server.client()
+
+
+@pytest.fixture
+def calls(api: Api) -> Iterator[ParallelCalls]:
+    made = ParallelCalls(api)
+    yield made
+    made.close()
+
+
+class Results:
+    """The failure of each finished call, None for a success, in the order in which the calls ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, ApiFailure | None]] = []
+
+    def of(self, path: str) -> Callable[[ApiFailure | None], None]:
+        return lambda failure: self.ended.append((path, failure))
+
+    def reasons(self) -> list[str]:
+        return [failure.reason if failure else "" for _, failure in self.ended]
+
+
+def advance_until_idle(calls: ParallelCalls) -> None:
+    until = time.monotonic() + 20
+    while calls.in_flight:
+        assert time.monotonic() < until
+        calls.advance(0.05)
+
+
+def start(calls: ParallelCalls, results: Results, *paths: str) -> list[bool]:
+    return [calls.start(path, b"{}", results.of(path)) for path in paths]
+
+
+def test_calls_use_a_connection_that_another_call_opened(
+    server: PreparedServer, api: Api, calls: ParallelCalls
+) -> None:
+    results = Results()
+    assert start(calls, results, "/early") == [False]
+    api.send("POST", "/first", b"{}")
+    assert start(calls, results, "/a", "/b") == [True, False]  # one connection, which is not idle for the second call
+    advance_until_idle(calls)
+    assert (server.paths, results.ended) == (["/first", "/a"], [("/a", None)])
+    assert server.connections == 1
+
+
+def test_calls_share_a_connection_if_no_other_will_open(server: PreparedServer, api: Api, calls: ParallelCalls) -> None:
+    results = Results()
+    assert not calls.start("/a", b"{}", results.of("/a"), shares=True)
+    api.send("POST", "/first", b"{}")
+    assert [calls.start(path, b"{}", results.of(path), shares=True) for path in ("/a", "/b")] == [True, True]
+    advance_until_idle(calls)
+    assert server.connections == 1
+
+
+def test_full_connections_carry_several_calls_in_order(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel_calls, "CONNECTIONS", 1)
+    api.send("POST", "/first", b"{}")
+    server.released.clear()
+    paths = [f"/p{number}" for number in range(DEPTH)]
+    server.responses = {"/p1": CONFLICT, "/p2": CHUNKED}
+    results = Results()
+    assert calls.has_room
+    assert start(calls, results, *paths) == [True] * DEPTH
+    assert not calls.has_room
+    calls.advance()
+    assert results.ended == []
+    server.released.set()
+    advance_until_idle(calls)
+    assert [path for path, _ in results.ended] == paths
+    assert results.reasons() == ["", "Conflict", *[""] * (DEPTH - 2)]
+    assert calls.has_room
+
+
+def open_connection(api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_calls, "CONNECTIONS", 1)
+    api.send("POST", "/first", b"{}")
+
+
+def test_calls_after_an_announced_close_are_not_processed(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_connection(api, calls, monkeypatch)
+    server.released.clear()
+    server.responses = {"/a": CLOSE}
+    results = Results()
+    start(calls, results, "/a", "/b", "/c")
+    calls.advance()
+    server.released.set()
+    advance_until_idle(calls)
+    assert results.reasons() == ["", NOT_PROCESSED, NOT_PROCESSED]
+
+
+def test_calls_on_a_broken_connection_have_unknown_outcomes(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_connection(api, calls, monkeypatch)
+    server.released.clear()
+    server.responses = {"/b": END}
+    results = Results()
+    start(calls, results, "/a", "/b", "/c")
+    calls.advance()
+    server.released.set()
+    advance_until_idle(calls)
+    assert [failure.status if failure else 201 for _, failure in results.ended] == [201, 0, 0]
+    assert results.reasons()[1:] == ["Unreachable", "Unreachable"]
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0\r\n\r\n", OK + OK, b"HTTP/1.1 201 Created\r\nContent-Length: x\r\n\r\n"])
+def test_invalid_responses_close_the_connection(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    open_connection(api, calls, monkeypatch)
+    server.responses = {"/a": answer}
+    results = Results()
+    start(calls, results, "/a")
+    advance_until_idle(calls)
+    assert results.reasons() == (["Unreachable"] if answer != OK + OK else [""])
+    assert start(calls, results, "/b") == [False]
+
+
+def test_silent_server_ends_the_calls(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_connection(api, calls, monkeypatch)
+    monkeypatch.setattr(parallel_calls, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(parallel_calls, "CHECK_SECONDS", 0.0)
+    server.responses = {"/a": SILENT}
+    results = Results()
+    start(calls, results, "/a")
+    advance_until_idle(calls)
+    assert results.reasons() == ["Unreachable"]
+
+
+def test_idle_connection_that_the_server_closed_is_dropped(
+    api: Api, calls: ParallelCalls, server: PreparedServer
+) -> None:
+    api.send("POST", "/first", b"{}")
+    results = Results()
+    start(calls, results, "/a")
+    advance_until_idle(calls)
+    next(iter(calls._pipelines)).connection.socket.shutdown(
+        socket.SHUT_RD
+    )  # the next read returns the end of the stream
+    calls.advance(1.0)
+    assert start(calls, results, "/b") == [False]
+
+
+def test_connections_of_a_replaced_certificate_are_dropped(
+    api: Api, calls: ParallelCalls, server: PreparedServer
+) -> None:
+    api.send("POST", "/first", b"{}")
+    results = Results()
+    start(calls, results, "/a")
+    advance_until_idle(calls)
+    api._use_certificate(None)
+    assert start(calls, results, "/b") == [False]
+    api.send("POST", "/second", b"{}")
+    assert start(calls, results, "/b") == [True]
+    advance_until_idle(calls)
+    assert server.connections == 2
+
+
+def test_write_in_shadow_mode_is_not_started(server: PreparedServer) -> None:
+    calls = ParallelCalls(server.client(reads=True))
+    with pytest.raises(ApiFailure, match="InShadow"):
+        calls.start("/a", b"{}", lambda failure: None)
+    assert server.paths == []
+
+
+def test_calls_are_counted_by_their_status(server: PreparedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[tuple[str, int]] = []
+    api = server.client(count_call=lambda verb, status: counted.append((verb, status)))
+    calls = ParallelCalls(api)
+    open_connection(api, calls, monkeypatch)
+    server.responses = {"/a": CONFLICT}
+    start(calls, Results(), "/a")
+    advance_until_idle(calls)
+    calls.close()
+    assert counted == [("post", 201), ("post", 409)]
