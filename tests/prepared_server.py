@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from kubernetes import client
 
 from hetsched.adapters.kubernetes.api import Api
+from hetsched.lab.bench.certificate import self_signed
 
 OK = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}"
 CLOSE = b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+UNTIL_CLOSE = b"HTTP/1.1 201 Created\r\n\r\n{}"
 SILENT, END = b"no response", b"end of the connection"
 
 
@@ -31,28 +35,39 @@ CONFLICT = response(409, {"reason": "Conflict", "message": "already bound"})
 class PreparedServer:
     """Server with prepared responses by path, `OK` by default; it responds only while `released` is set.
 
-    `CHUNKED` is sent byte by byte.
+    `CHUNKED` is sent byte by byte. With `tls`, a folder, connections use TLS with a certificate in this folder.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Path | None = None) -> None:
         self.responses: dict[str, bytes] = {}
         self.paths: list[str] = []
         self.connections = 0
         self.released = threading.Event()
         self.released.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.listener.getsockname()[1]}"
+        self._certificate, self._tls = "", None
+        if tls is not None:
+            certificate, key = self_signed("127.0.0.1")
+            file = tls / "server.pem"
+            file.write_bytes(certificate + key)
+            self._certificate, self._tls = certificate.decode(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(file)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def client(self, **options: Any) -> Api:
         """Return a client of this server."""
-        return Api(client.Configuration(host=self.url), connect=_connect, **options)
+        configuration = client.Configuration(host=self.url)
+        configuration.ca_cert_data = self._certificate or None
+        return Api(configuration, connect=_connect, **options)
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 connected, _ = self.listener.accept()
                 self.connections += 1
+                if self._tls is not None:
+                    connected = self._tls.wrap_socket(connected, server_side=True)
                 threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
 
     def _serve(self, connected: socket.socket) -> None:
@@ -71,7 +86,7 @@ class PreparedServer:
                 size = 1 if prepared == CHUNKED else len(prepared)
                 for start in range(0, 0 if prepared == SILENT else len(prepared), size):
                     connected.sendall(prepared[start : start + size])
-                if prepared == CLOSE:
+                if prepared in (CLOSE, UNTIL_CLOSE):
                     return
 
 
@@ -80,9 +95,9 @@ def _connect(name: str, port: int, seconds: float) -> socket.socket:
 
 
 @contextmanager
-def prepared_server() -> Iterator[PreparedServer]:
+def prepared_server(tls: Path | None = None) -> Iterator[PreparedServer]:
     """Run the server on loopback for the duration of the block."""
-    server = PreparedServer()
+    server = PreparedServer(tls)
     try:
         yield server
     finally:

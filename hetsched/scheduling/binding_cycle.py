@@ -173,19 +173,19 @@ def write(
     request: BindingRequest,
     *,
     is_ours: Callable[[], bool] = lambda: True,
-    sent: ApiFailure | None = None,
+    first_failure: ApiFailure | None = None,
 ) -> BindingOutcome:
     """Provide the pod's volumes and devices, bind it, and return the result.
 
     `name` is the cluster's name. `is_ours` returns True while this process may bind the pod; it is called before each
-    write and after a rejection. `sent` is the failure of the first attempt if it was made already.
+    write and after a rejection. `first_failure` is the failure of the first attempt if it was made already.
     """
-    if sent is None and not is_ours():
+    if first_failure is None and not is_ours():
         return unassigned(request)
     began = time.perf_counter()
     try:
-        before = None if sent else provide(api, request) or allocate(api, request, is_ours=is_ours)
-        bound = before or bind(api, request, is_ours=is_ours, sent=sent)
+        before = None if first_failure else provide(api, request) or allocate(api, request, is_ours=is_ours)
+        bound = before or bind(api, request, is_ours=is_ours, first_failure=first_failure)
         if bound.result is BindingResult.REFUSED and (request.tried or not is_ours()):
             others = (request.in_flight and before is None) or not is_ours()
             bound = read_refused(

@@ -24,7 +24,13 @@ import msgspec
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.adapters.kubernetes.parallel_calls import ParallelCalls
-from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult, binding_call
+from hetsched.adapters.kubernetes.pods.binding import (
+    BindingOutcome,
+    BindingRequest,
+    BindingResult,
+    binding_call,
+    unassigned,
+)
 from hetsched.adapters.kubernetes.reflector import Deleted, Upserted
 from hetsched.contracts.objects.allocation import EMPTY
 from hetsched.contracts.objects.observed import Changes, ObservedPod
@@ -161,11 +167,13 @@ class BindingsInFlight:
     def close(self) -> None:
         """Wait for bindings in flight and write their results; workers claim the remaining bindings."""
         until = time.monotonic() + DRAIN_SECONDS
-        while (self._unsent or self._calls.in_flight or self._futures) and time.monotonic() < until:
-            self.advance(DRAIN_STEP_SECONDS)
-        self._closing = True
-        self._calls.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            while (self._unsent or self._calls.in_flight or self._futures) and time.monotonic() < until:
+                self.advance(DRAIN_STEP_SECONDS)
+        finally:
+            self._closing = True
+            self._calls.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
         self.take_results()
         self._confirm(len(self._accepted))
 
@@ -293,24 +301,26 @@ class BindingsInFlight:
 
     def _send(self, binding: _InFlight, is_ours: Callable[[], bool]) -> bool:
         """Add a binding to the parallel calls, or leave it to a thread; return False if it must wait."""
-        if binding_cycle.needs_one_call(self._api, binding.to) and is_ours():
-            if not self._calls.has_room:
+        if not is_ours():
+            self._results.put(unassigned(binding.to))
+            return True
+        if binding_cycle.needs_one_call(self._api, binding.to):
+            # Busy threads open connections, which are used next, or wait until a busy API server accepts calls again.
+            if len(self._futures) >= binding_cycle.AT_ONCE or not self._calls.has_room:
                 return False
             done = partial(self._done, binding, is_ours, time.monotonic())
-            has_threads = len(self._futures) < binding_cycle.AT_ONCE
-            with suppress(ApiFailure, ValueError):  # the thread finds and reports the same error
-                if self._calls.start(*binding_call(binding.to), done, shares=not has_threads):
+            with suppress(Exception):  # the thread finds and reports the same error
+                if self._calls.start(*binding_call(binding.to), done):
                     return True
-            if not has_threads:
-                return False
         self._submit(binding.to, is_ours)
         return True
 
-    def _submit(self, to: BindingRequest, is_ours: Callable[[], bool], sent: ApiFailure | None = None) -> None:
-        write = partial(binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours, sent=sent)
-        future = self._threads.submit(write)
+    def _submit(self, to: BindingRequest, is_ours: Callable[[], bool], first_failure: ApiFailure | None = None) -> None:
+        future = self._threads.submit(
+            binding_cycle.write, self._api, self._cluster.name, to, is_ours=is_ours, first_failure=first_failure
+        )
         self._futures.add(future)
-        future.add_done_callback(partial(self._thread_done, to))
+        future.add_done_callback(partial(self._record_thread, to))
 
     def _done(
         self, binding: _InFlight, is_ours: Callable[[], bool], sent_at: float, failure: ApiFailure | None
@@ -322,12 +332,13 @@ class BindingsInFlight:
         binding_cycle.note_time(self._cluster.name, time.monotonic() - sent_at, BindingResult.BOUND)
         self._results.put(BindingOutcome(binding.to.pod_id, BindingResult.BOUND))
 
-    def _thread_done(self, to: BindingRequest, future: Future[BindingOutcome]) -> None:
+    def _record_thread(self, to: BindingRequest, future: Future[BindingOutcome]) -> None:
+        """Record the result of a thread; `close` waits for it until the future is removed."""
+        if not future.cancelled():
+            error = future.exception()
+            result = BindingOutcome(to.pod_id, BindingResult.UNKNOWN, repr(error)) if error else future.result()
+            self._results.put(result)
         self._futures.discard(future)
-        if future.cancelled():
-            return
-        error = future.exception()
-        self._results.put(BindingOutcome(to.pod_id, BindingResult.UNKNOWN, repr(error)) if error else future.result())
 
     def _accept(self, binding: _InFlight) -> None:
         if not binding.accepted:

@@ -150,11 +150,15 @@ class Informer:
         self._release_orphans()
         if self._host is not None:
             waiting = {"has_events": not self.watches.events.empty(), "has_arrivals": bool(self._arrivals)}
-            self._busy = self._may_decide() and self._host.iterate(**waiting)
+            may_decide, self._busy = self._may_decide(), False
+            if may_decide:
+                is_due = self._host.iterate(**waiting)
+                may_place = bool(self._arrivals) and not self._host.is_saturated
+                self._busy = is_due or may_place or self._host.bindings.has_unsent
+            else:
+                self._host.bindings.advance()  # bindings without a valid lease end here, unsent
             if self._host.has_decided:
                 self._phases.note_decision()
-            self._busy = self._busy or self._host.bindings.has_unsent
-            self._busy = self._busy or (bool(self._arrivals) and not self._host.is_saturated)
         now = self.watches.note_iteration()
         if now - self._lease_checked_at > settings.HETSCHED_LEASE_SECONDS / 3:
             self._lease_checked_at = now

@@ -49,7 +49,8 @@ MAX_BATCH_PODS = 200  # pods per batch: the pods of one batch are bound while th
 # full batch, no pod would be decided until as many bindings have ended.
 MAX_BINDINGS = 600
 MIN_ARRIVALS = 25
-RESPONSE_SECONDS = 0.005  # longest wait for a response while bindings wait for a connection and nothing else is due
+# Pause while bindings wait for room on the connections and nothing else is due, so that responses arrive together.
+RESPONSE_SECONDS = 0.005
 REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
 # Longest delay of `write_placement_effects` without a backlog; the transaction that confirms the bindings usually
 # writes them earlier.
@@ -168,8 +169,8 @@ class InformerHost:
 
         `has_events` and `has_arrivals` are true if the informer has unread events or arriving pods.
         """
-        is_blocked = self.bindings.has_unsent and not has_events and (self.is_saturated or not has_arrivals)
-        if is_blocked:
+        may_place = (has_arrivals and not self.is_saturated) or (self._due and self._has_room)
+        if self.bindings.has_unsent and not (has_events or may_place):
             time.sleep(RESPONSE_SECONDS)
         self.bindings.advance()
         self.bindings.take_results()
@@ -201,12 +202,16 @@ class InformerHost:
         """
         return self._lease == lease and self._is_elected()
 
+    @property
+    def _has_room(self) -> bool:
+        """Return True if a full batch of pods may be decided."""
+        return self.bindings.count <= MAX_BINDINGS - MAX_BATCH_PODS
+
     def _decide(self) -> bool:
         now = time.monotonic()
         if not self._due and now - self._polled_at < POLL_SECONDS:
             return False
-        has_room = self.bindings.count <= MAX_BINDINGS - MAX_BATCH_PODS
-        if self.bindings.unproven or not has_room or not self._has_lease(now):
+        if self.bindings.unproven or not self._has_room or not self._has_lease(now):
             return False
         assert self._lease is not None
         self._polled_at, self._due = now, False

@@ -155,7 +155,7 @@ class _ClusterWatch(threading.Thread):
 
     @property
     def is_idle(self) -> bool:
-        """Return True unless pods of the cluster wait for a decision of this process."""
+        """Return True unless pods of the cluster wait for a decision or a binding of this process."""
         return self._informer is None or self._informer.is_idle
 
     def run(self) -> None:

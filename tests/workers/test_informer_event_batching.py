@@ -72,3 +72,17 @@ def test_position_follows_events_of_watches_only() -> None:
     assert (state.position, state.changed_version, state.keys) == (31, 31, {"web/p", "web/q"})
     state.note(Deleted("web/q", b"{}", 32, is_watched=True))
     assert (state.position, state.changed_version, state.keys) == (32, 32, {"web/p"})
+
+
+def test_informer_that_may_not_decide_waits_for_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bindings without a valid lease still wait here; the informer only receives responses, without a busy loop."""
+    advanced: list[bool] = []
+    bindings = SimpleNamespace(has_unsent=True, advance=lambda: advanced.append(True))
+    host: Any = SimpleNamespace(bindings=bindings, has_decided=False, is_saturated=False)
+    lease: Any = SimpleNamespace(cluster_id=-1, epoch=1)
+    nothing: Any = None
+    follower = Informer(lease, nothing, threading.Event(), host=host, is_leader=lambda: False)
+    for step in ("_collect_events", "_release_orphans"):
+        monkeypatch.setattr(follower, step, lambda: None)
+    follower.iterate()
+    assert (advanced, follower._busy) == ([True], False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
@@ -173,3 +174,46 @@ def test_close_waits_for_sent_bindings(server: PreparedServer, bindings: Binding
     start(bindings, lease, "a", "b")
     bindings.close()
     assert set(Pod.objects.values_list("state", flat=True)) == {"bound"}
+
+
+def test_busy_server_gets_few_further_bindings(
+    server: PreparedServer, bindings: BindingsInFlight, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two threads wait as long as the server asks, and the connection has room for two calls; the other four wait.
+    monkeypatch.setattr(parallel_calls, "DEPTH", 2)
+    monkeypatch.setattr(binding_cycle, "AT_ONCE", 2)
+    names = [f"p{number}" for number in range(8)]
+    body = b'{"reason": "TooManyRequests", "message": "wait"}'
+    busy = b"HTTP/1.1 429 Busy\r\nRetry-After: 1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    server.responses = {path_of(name): busy for name in names}
+    start(bindings, lease, *names)
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        bindings.advance(0.01)
+    assert len(server.paths) <= 4
+    server.responses = {}
+    finish(bindings)
+    assert set(Pod.objects.values_list("state", flat=True)) == {"bound"}
+
+
+def test_unexpected_error_of_a_call_is_left_to_a_thread(
+    bindings: BindingsInFlight, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(bindings._calls, "start", fail)
+    start(bindings, lease, "a")
+    finish(bindings)
+    assert Pod.objects.get().state == "bound"
+
+
+def test_expired_bindings_end_without_a_thread(
+    server: PreparedServer, bindings: BindingsInFlight, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding_cycle, "WRITE_WITHIN", timedelta(0))
+    monkeypatch.setattr(bindings, "_submit", lambda *_: pytest.fail("a thread made a call"))
+    start(bindings, lease, "a", "b")
+    finish(bindings)
+    assert server.paths == []
+    assert set(Pod.objects.values_list("state", flat=True)) == {"binding"}

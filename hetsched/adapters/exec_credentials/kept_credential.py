@@ -63,6 +63,13 @@ class KeptCredential:
             assert self._held is not None
             return self._held
 
+    def may_block(self) -> bool:
+        """Return True if `current` would run the program or wait for a run."""
+        if self._lock.locked():
+            return True
+        now = self._clock()
+        return now - self._ran_at >= PAUSE_SECONDS and (self._held is None or now >= self._ends_at)
+
     def reject(self) -> None:
         """Request another credential at the next use, because the API server rejected this one."""
         with self._lock:

@@ -205,20 +205,26 @@ class Api:
                 method, target, headers, body, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS
             )
         except WireError as error:
-            raise self.failed(method, error) from None
-        return self.accepted(method, answer)
+            raise self.count_failure(method, error) from None
+        return self.read_response(method, answer)
+
+    @property
+    def may_block(self) -> bool:
+        """Return True if the headers of the next request may wait for a program for credentials."""
+        check = getattr(self._configuration.refresh_api_key_hook, "may_block", None)
+        return bool(check is not None and check())
 
     def request(self, method: str, path: str, body: bytes) -> bytes:
         """Return the bytes of a call with a JSON body, for a connection of `wire`. Raises: ApiFailure."""
         self._check_permitted(method, path)
         return self.wire.request(method, path, self._headers("application/json"), body)
 
-    def failed(self, method: str, error: WireError) -> ApiFailure:
+    def count_failure(self, method: str, error: WireError) -> ApiFailure:
         """Count a call without a response and return its failure."""
         self._count_call(method.lower(), 0)
         return _unreachable(error)
 
-    def accepted(self, method: str, answer: WireResponse) -> bytes:
+    def read_response(self, method: str, answer: WireResponse) -> bytes:
         """Count a call and return the body of its response. Raises: ApiFailure."""
         self._count_call(method.lower(), answer.status)
         if answer.status == 401:

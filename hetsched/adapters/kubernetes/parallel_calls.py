@@ -21,7 +21,7 @@ from .wire import READ_BYTES, Reader, Wire, WireConnection, WireError, WireRespo
 
 CONNECTIONS = 16
 DEPTH = 8
-CHECK_SECONDS = 1.0
+LONGEST_RESPONSE = 1 << 20
 _WAIT = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 Done = Callable[[ApiFailure | None], None]
@@ -36,6 +36,7 @@ class PipelinedConnection:
         self.unsent = b""
         self.calls: deque[tuple[Done, float]] = deque()
         self._reader: Reader | None = None
+        self._received = 0  # bytes since the last response
         connection.socket.setblocking(False)
 
     def flush(self) -> None:
@@ -54,6 +55,9 @@ class PipelinedConnection:
             return
         if not data and self._reader is None:
             raise ValueError("the server closed the connection")
+        self._received += len(data)
+        if self._received > LONGEST_RESPONSE:
+            raise ValueError(f"the response is larger than {LONGEST_RESPONSE} bytes")
         while self.calls:
             try:
                 if self._reader is None:
@@ -63,7 +67,7 @@ class PipelinedConnection:
                 else:
                     self._reader.send(data)
             except StopIteration as end:
-                self._reader, data = None, b""
+                self._reader, data, self._received = None, b"", 0
                 yield end.value
             else:
                 return
@@ -86,39 +90,38 @@ class ParallelCalls:
         """Return False if all connections are in use and carry as many calls as they may."""
         return len(self._pipelines) < CONNECTIONS or any(len(one.calls) < DEPTH for one in self._pipelines)
 
-    def start(self, path: str, body: bytes, done: Done, *, shares: bool = False) -> bool:
+    def start(self, path: str, body: bytes, done: Done) -> bool:
         """Add a POST, which `advance` sends; `done` is called with None or the failure of the call.
 
-        Return False if no connection is idle and fewer than `CONNECTIONS` are open: the caller makes another call of
-        `api`, which opens one. With `shares`, the call uses a connection that carries other calls, if there is one.
-        Raises: ApiFailure, ValueError for a call that is not made.
+        Return False if no connection is idle and fewer than `CONNECTIONS` are open, or if the credential must be
+        renewed: the caller makes another call of `api`, which opens a connection and waits for the credential.
+        Raises: ApiFailure, ValueError, OSError for a call that is not made.
         """
-        request = self._api.request("POST", path, body)
-        pipeline = self._next_pipeline(shares)
+        pipeline = None if self._api.may_block else self._next_pipeline()
         if pipeline is None:
             return False
-        pipeline.unsent += request
+        pipeline.unsent += self._api.request("POST", path, body)
         pipeline.calls.append((done, time.monotonic()))
         self.in_flight += 1
         return True
 
     def advance(self, seconds: float = 0.0) -> None:
         """Send what was added, and receive what has arrived; wait at most `seconds` for the first response."""
+        now = time.monotonic()
+        for pipeline in [one for one in self._pipelines if one.calls and now - one.calls[0][1] > READ_SECONDS]:
+            self._fail(pipeline, TimeoutError(f"no response within {READ_SECONDS:.0f} s"))
         for pipeline in [one for one in self._pipelines if one.unsent]:
             try:
                 pipeline.flush()
             except OSError as error:
                 self._fail(pipeline, error)
         ready = self._selector.select(seconds)
-        while ready:
+        for _ in range(DEPTH):  # a TLS connection returns one record at a time
             for key, _ in ready:
                 self._receive(key.data)
-            ready = self._selector.select(0)  # a TLS connection returns one response at a time
-        now = time.monotonic()
-        if now - self._checked_at > CHECK_SECONDS:
-            self._checked_at = now
-            for pipeline in [one for one in self._pipelines if one.calls and now - one.calls[0][1] > READ_SECONDS]:
-                self._fail(pipeline, TimeoutError(f"no response within {READ_SECONDS:.0f} s"))
+            ready = self._selector.select(0)
+            if not ready:
+                break
 
     def close(self) -> None:
         """Close all connections; the outcome of calls in flight stays unknown, and `done` is not called."""
@@ -129,19 +132,16 @@ class ParallelCalls:
         self._pipelines.clear()
         self._selector.close()
 
-    def _next_pipeline(self, shares: bool) -> PipelinedConnection | None:
+    def _next_pipeline(self) -> PipelinedConnection | None:
         wire = self._api.wire
         for old in [one for one in self._pipelines if one.wire is not wire and not one.calls]:
             self._drop(old)
         pipelines = [one for one in self._pipelines if one.wire is wire and len(one.calls) < DEPTH]
         shortest = min(pipelines, key=lambda one: len(one.calls), default=None)
-        if shortest is not None and not shortest.calls:
+        if len(self._pipelines) >= CONNECTIONS or (shortest is not None and not shortest.calls):
             return shortest
-        if len(self._pipelines) < CONNECTIONS:
-            if connection := wire.take_idle():
-                return self._add(wire, connection)
-            return shortest if shares else None
-        return shortest
+        connection = wire.take_idle()
+        return None if connection is None else self._add(wire, connection)
 
     def _add(self, wire: Wire, connection: WireConnection) -> PipelinedConnection:
         pipeline = PipelinedConnection(wire, connection)
@@ -150,20 +150,26 @@ class ParallelCalls:
         return pipeline
 
     def _receive(self, pipeline: PipelinedConnection) -> None:
-        try:
-            for response in pipeline.receive():
-                done, _ = pipeline.calls.popleft()
-                self.in_flight -= 1
-                done(self._failure(response))
-                if not pipeline.connection.reusable:
-                    self._fail(pipeline, None)
-                    return
-        except (OSError, ValueError) as error:
-            self._fail(pipeline, error)
+        responses = pipeline.receive()
+        while True:
+            try:
+                response = next(responses, None)
+            except (OSError, ValueError) as error:
+                self._fail(pipeline, error)
+                return
+            if response is None:
+                return
+            done, _ = pipeline.calls.popleft()
+            self.in_flight -= 1
+            done(self._failure(response))
+            if not pipeline.connection.reusable:
+                is_announced = "close" in response.headers.get("connection", "").lower()
+                self._fail(pipeline, None if is_announced else ValueError("the server closed the connection"))
+                return
 
     def _failure(self, response: WireResponse) -> ApiFailure | None:
         try:
-            self._api.accepted("POST", response)
+            self._api.read_response("POST", response)
         except ApiFailure as failure:
             return failure
         return None
@@ -177,7 +183,7 @@ class ParallelCalls:
             if error is None:
                 done(ApiFailure(0, NOT_PROCESSED, "the API server closed the connection before it read this request"))
             else:
-                done(self._api.failed("POST", WireError(str(error) or type(error).__name__)))
+                done(self._api.count_failure("POST", WireError(str(error) or type(error).__name__)))
 
     def _drop(self, pipeline: PipelinedConnection) -> None:
         self._pipelines.remove(pipeline)

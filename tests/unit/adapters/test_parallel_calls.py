@@ -5,18 +5,29 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from hetsched.adapters.kubernetes import parallel_calls
 from hetsched.adapters.kubernetes.api import NOT_PROCESSED, Api, ApiFailure
 from hetsched.adapters.kubernetes.parallel_calls import DEPTH, ParallelCalls
-from tests.prepared_server import CHUNKED, CLOSE, CONFLICT, END, OK, SILENT, PreparedServer, prepared_server
+from tests.prepared_server import (
+    CHUNKED,
+    CLOSE,
+    CONFLICT,
+    END,
+    OK,
+    SILENT,
+    UNTIL_CLOSE,
+    PreparedServer,
+    prepared_server,
+)
 
 
-@pytest.fixture
-def server() -> Iterator[PreparedServer]:
-    with prepared_server() as listening:
+@pytest.fixture(params=["plain", "tls"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PreparedServer]:
+    with prepared_server(tmp_path if request.param == "tls" else None) as listening:
         yield listening
 
 
@@ -65,15 +76,6 @@ def test_calls_use_a_connection_that_another_call_opened(
     assert start(calls, results, "/a", "/b") == [True, False]  # one connection, which is not idle for the second call
     advance_until_idle(calls)
     assert (server.paths, results.ended) == (["/first", "/a"], [("/a", None)])
-    assert server.connections == 1
-
-
-def test_calls_share_a_connection_if_no_other_will_open(server: PreparedServer, api: Api, calls: ParallelCalls) -> None:
-    results = Results()
-    assert not calls.start("/a", b"{}", results.of("/a"), shares=True)
-    api.send("POST", "/first", b"{}")
-    assert [calls.start(path, b"{}", results.of(path), shares=True) for path in ("/a", "/b")] == [True, True]
-    advance_until_idle(calls)
     assert server.connections == 1
 
 
@@ -150,7 +152,6 @@ def test_silent_server_ends_the_calls(
 ) -> None:
     open_connection(api, calls, monkeypatch)
     monkeypatch.setattr(parallel_calls, "READ_SECONDS", 0.0)
-    monkeypatch.setattr(parallel_calls, "CHECK_SECONDS", 0.0)
     server.responses = {"/a": SILENT}
     results = Results()
     start(calls, results, "/a")
@@ -188,10 +189,11 @@ def test_connections_of_a_replaced_certificate_are_dropped(
 
 
 def test_write_in_shadow_mode_is_not_started(server: PreparedServer) -> None:
-    calls = ParallelCalls(server.client(reads=True))
+    api = server.client(reads=True)
+    api.get("/first")
     with pytest.raises(ApiFailure, match="InShadow"):
-        calls.start("/a", b"{}", lambda failure: None)
-    assert server.paths == []
+        ParallelCalls(api).start("/a", b"{}", lambda failure: None)
+    assert server.paths == ["/first"]
 
 
 def test_calls_are_counted_by_their_status(server: PreparedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,3 +206,68 @@ def test_calls_are_counted_by_their_status(server: PreparedServer, monkeypatch: 
     advance_until_idle(calls)
     calls.close()
     assert counted == [("post", 201), ("post", 409)]
+
+
+def test_call_that_would_wait_for_a_credential_is_not_started(server: PreparedServer, api: Api) -> None:
+    class Hook:
+        """Hook of a configuration whose program takes a long time."""
+
+        waits = True
+
+        def __call__(self, configuration: object) -> None:
+            assert not self.waits
+
+        def may_block(self) -> bool:
+            return self.waits
+
+    calls, results = ParallelCalls(api), Results()
+    api.send("POST", "/first", b"{}")
+    api._configuration.refresh_api_key_hook = hook = Hook()  # type: ignore[assignment]
+    assert start(calls, results, "/a") == [False]
+    hook.waits = False
+    assert start(calls, results, "/a") == [True]
+    advance_until_idle(calls)
+    calls.close()
+
+
+def test_endless_response_ends_the_connection(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_connection(api, calls, monkeypatch)
+    monkeypatch.setattr(parallel_calls, "LONGEST_RESPONSE", 1 << 16)
+    server.responses = {"/a": b"HTTP/1.1 201 Created\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 999999}
+    results = Results()
+    start(calls, results, "/a")
+    advance_until_idle(calls)
+    assert [failure and failure.message for _, failure in results.ended] == ["the response is larger than 65536 bytes"]
+
+
+def test_unannounced_close_leaves_the_outcomes_unknown(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_connection(api, calls, monkeypatch)
+    server.released.clear()
+    server.responses = {"/a": b"HTTP/1.1 204 No Content\r\n\r\n", "/b": UNTIL_CLOSE}
+    results = Results()
+    start(calls, results, "/a", "/b", "/c")
+    calls.advance()
+    server.released.set()
+    advance_until_idle(calls)
+    assert results.reasons() == ["", "", "Unreachable"]
+
+
+def test_large_requests_are_sent_in_parts(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_connection(api, calls, monkeypatch)
+    server.released.clear()
+    body = b'"' + b"x" * 1_000_000 + b'"'  # 8 MB are more than the buffers of both sockets
+    results = Results()
+    paths = [f"/p{number}" for number in range(DEPTH)]
+    for path in paths:
+        assert calls.start(path, body, results.of(path))
+        calls.advance()
+    assert any(one.unsent for one in calls._pipelines)
+    server.released.set()
+    advance_until_idle(calls)
+    assert (results.reasons(), server.paths[1:], server.connections) == ([""] * DEPTH, paths, 1)

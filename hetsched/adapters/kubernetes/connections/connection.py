@@ -83,6 +83,10 @@ class ExecCredentialHook:
                     shutil.rmtree(os.path.dirname(before), ignore_errors=True)
             self._used = found
 
+    def may_block(self) -> bool:
+        """Return True if the next request would wait for the program."""
+        return self._credential.may_block()
+
     def reject(self) -> None:
         """Request another credential, because the API server rejected the current one."""
         self._credential.reject()

@@ -142,37 +142,41 @@ def bind(
     *,
     sleep: Callable[[float], None] = time.sleep,
     is_ours: Callable[[], bool] = _always,
-    sent: ApiFailure | None = None,
+    first_failure: ApiFailure | None = None,
 ) -> BindingOutcome:
     """Write one Binding and return its result.
 
-    Calls to a busy server are retried while `is_ours` confirms that the pod is still assigned to this scheduler. `sent`
-    is the failure of the first attempt if it was made already.
+    Calls to a busy server are retried while `is_ours` confirms that the pod is still assigned to this scheduler.
+    `first_failure` is the failure of the first attempt if it was made already.
     """
     waiting = BindingResult.UNKNOWN if request.in_flight else BindingResult.REFUSED
     for wait in (*_WAITS_SECONDS, None):
-        if sent is None and not is_ours():
+        if first_failure is None and not is_ours():
             return unassigned(request)
         try:
-            return _bind(api, request, waiting, sent)
+            return _bind(api, request, waiting, first_failure)
         except ApiFailure as failure:
             if wait is None:
                 return BindingOutcome(request.pod_id, BindingResult.UNKNOWN, failure.text)
             if failure.status != _NOT_TAKEN and failure.reason != NOT_PROCESSED:
                 waiting = BindingResult.UNKNOWN
-            sent = None
+            if not is_ours():
+                return unassigned(request)
+            first_failure = None
             sleep(min(max(wait, failure.retry_after_seconds), _LONGEST_WAIT_SECONDS))
     raise AssertionError  # the last attempt always returns
 
 
-def _bind(api: Api, request: BindingRequest, waiting: BindingResult, sent: ApiFailure | None = None) -> BindingOutcome:
+def _bind(
+    api: Api, request: BindingRequest, waiting: BindingResult, failed: ApiFailure | None = None
+) -> BindingOutcome:
     """Write one Binding once; `waiting` is the result if the pod is still pending after a refusal.
 
-    `sent` is the failure of this attempt if it was made already. Raises: ApiFailure if the server is busy.
+    `failed` is the failure of this attempt if it was made already. Raises: ApiFailure if the server is busy.
     """
     try:
-        if sent is not None:
-            raise sent
+        if failed is not None:
+            raise failed
         if not is_proven(api):
             if not refuses_wrong_uids(api, request.namespace, request.name, request.node):
                 return BindingOutcome(request.pod_id, BindingResult.UNPROVEN, UNPROVEN)
