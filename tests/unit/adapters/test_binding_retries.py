@@ -25,7 +25,7 @@ class Busy:
     def get(self, _: str) -> bytes:
         return json.dumps({"metadata": {"uid": "u1"}, "spec": {"nodeName": self.node}}).encode()
 
-    def send(self, *_: Any, query: dict[str, str], **__: Any) -> bytes:
+    def send(self, *_: Any, query: dict[str, str] | None = None, **__: Any) -> bytes:
         if query:  # a dry run with a wrong UID
             raise ApiFailure(409, "Conflict", "another uid")
         self.calls += 1
