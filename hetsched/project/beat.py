@@ -36,4 +36,5 @@ def write_heartbeat(**_: Any) -> None:
 
 
 if __name__ == "__main__":
+    heartbeat.beat("beat")  # also creates the data folder, which contains the file with the schedule
     app.Beat().run()
