@@ -83,7 +83,6 @@ class ParallelCalls:
         self._api = api
         self._pipelines: list[PipelinedConnection] = []
         self._selector = selectors.DefaultSelector()
-        self._checked_at = time.monotonic()
 
     @property
     def has_room(self) -> bool:

@@ -111,7 +111,7 @@ class Wire:
         return f"{head}\r\n\r\n".encode("latin-1") + body
 
     def take_idle(self) -> WireConnection | None:
-        """Return an open connection that carries no call, or None. The caller closes it."""
+        """Return an open connection that carries no call, or None. It then belongs to the caller."""
         while self._idle:
             try:
                 connection = self._idle.pop()

@@ -105,17 +105,23 @@ def open_connection(api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPa
     api.send("POST", "/first", b"{}")
 
 
+def send_together(server: PreparedServer, calls: ParallelCalls, *paths: str) -> Results:
+    """Send all calls before the server responds to the first one, and return their results."""
+    server.released.clear()
+    results = Results()
+    start(calls, results, *paths)
+    calls.advance()
+    server.released.set()
+    advance_until_idle(calls)
+    return results
+
+
 def test_calls_after_an_announced_close_are_not_processed(
     server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_connection(api, calls, monkeypatch)
-    server.released.clear()
     server.responses = {"/a": CLOSE}
-    results = Results()
-    start(calls, results, "/a", "/b", "/c")
-    calls.advance()
-    server.released.set()
-    advance_until_idle(calls)
+    results = send_together(server, calls, "/a", "/b", "/c")
     assert results.reasons() == ["", NOT_PROCESSED, NOT_PROCESSED]
 
 
@@ -123,13 +129,8 @@ def test_calls_on_a_broken_connection_have_unknown_outcomes(
     server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_connection(api, calls, monkeypatch)
-    server.released.clear()
     server.responses = {"/b": END}
-    results = Results()
-    start(calls, results, "/a", "/b", "/c")
-    calls.advance()
-    server.released.set()
-    advance_until_idle(calls)
+    results = send_together(server, calls, "/a", "/b", "/c")
     assert [failure.status if failure else 201 for _, failure in results.ended] == [201, 0, 0]
     assert results.reasons()[1:] == ["Unreachable", "Unreachable"]
 
@@ -246,13 +247,8 @@ def test_unannounced_close_leaves_the_outcomes_unknown(
     server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_connection(api, calls, monkeypatch)
-    server.released.clear()
     server.responses = {"/a": b"HTTP/1.1 204 No Content\r\n\r\n", "/b": UNTIL_CLOSE}
-    results = Results()
-    start(calls, results, "/a", "/b", "/c")
-    calls.advance()
-    server.released.set()
-    advance_until_idle(calls)
+    results = send_together(server, calls, "/a", "/b", "/c")
     assert results.reasons() == ["", "", "Unreachable"]
 
 
