@@ -3,7 +3,8 @@
 The revision of a topic increases by exactly 1 with each event. An event is written in the transaction of its change and
 sent after the commit, so it is delivered at least once and never for a change that was rolled back. Audit entries are
 append-only.
-Invariants: (topic, revision) is unique and without gaps; `Topic.revision` is the highest revision of its events.
+Invariants: (topic, revision) is unique and without gaps; `Topic.revision` is the highest revision of its events, or 1
+for a topic that was opened for a subscriber and has no events yet.
 """
 
 from __future__ import annotations

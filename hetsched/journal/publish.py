@@ -6,6 +6,8 @@ topics of new rows. After the commit, all events of a call are sent to the chann
 calls `relay`, which sends the events of failed messages. A delta is an RFC 7396 merge patch: old snapshot + deltas ==
 fresh snapshot. Topics are numbered before patches are computed, in name order, so the patches of one topic are computed
 one after the other and transactions never deadlock.
+Topics of single nodes and workloads are *on demand*: most have no subscriber, so they have no row and no events until
+the first client subscribes and `placement.actions.open_topic` opens them.
 Invariants: every event is sent at least once; a receiver discards duplicates by (topic, revision).
 """
 
@@ -16,7 +18,7 @@ import atexit
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -40,6 +42,7 @@ from .models import OutboxEvent, Topic
 
 GROUP = "live"
 MESSAGE_TYPE = "live.events"
+_ON_DEMAND = ("node:", "workload:")
 _MESSAGE_EVENTS = 200
 _BATCH_SECONDS = 0.1
 _MARK_SECONDS = 0.7  # well below the two seconds after which `relay` sends an event without a mark again
@@ -53,18 +56,21 @@ log = structlog.get_logger(__name__)
 
 
 def publish(topic: str, patch: Patch | Callable[[], Patch]) -> int:
-    """Publish a change of one topic, inside a transaction; return the event's revision."""
-    return publish_many({topic: patch})[topic]
+    """Publish a change of one topic, inside a transaction; return the event's revision, or 0 if it is not open."""
+    return publish_many({topic: patch}).get(topic, 0)
 
 
 def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str, int]:
     """Publish changes of several topics; call it once, as the last step of a transaction.
 
-    A callable patch is computed once its topic is locked. Use it if other transactions change the same document.
+    Topics that are not open are left out. For topics of nodes and workloads, the transaction holds the lock of their
+    cluster. A callable patch is computed once its topic is locked, and only if the topic is open. Use it if other
+    transactions change the same document, or if the patch is expensive.
+    Return the revisions of the published events.
     """
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("publish must be called in the transaction of the change")
-    names = sorted(patches)
+    names = sorted(patches.keys() - closed_topics(patches))
     revisions, now = _next_revisions(names), timezone.now()
     events = [
         _event(name, revisions[name], patch() if callable(patch) else patch, now)
@@ -74,20 +80,6 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     insert(events)
     transaction.on_commit(lambda: _dispatch(events))
     return revisions
-
-
-def build_new_topics(documents: Mapping[str, Patch]) -> tuple[list[Topic], list[OutboxEvent]]:
-    """Return the unsaved rows of new topics and of their first events, and send the events after the commit.
-
-    The caller must insert all of these rows in the current transaction, for example in one statement with the rows that
-    the documents describe. The topics must be those of new rows with random IDs: no other transaction publishes them,
-    so they need neither a lock nor an order.
-    """
-    now = timezone.now()
-    topics = [new(Topic, name=name, revision=1) for name in documents]
-    events = [_event(name, 1, document, now) for name, document in documents.items()]
-    transaction.on_commit(lambda: _dispatch(events))
-    return topics, events
 
 
 def _event(topic: str, revision: int, patch: Patch, now: datetime) -> OutboxEvent:
@@ -264,12 +256,22 @@ def delete_topics(topics: Sequence[str]) -> None:
     Topic.objects.filter(name__in=topics).delete()
 
 
-def existing_topics(topics: Sequence[str]) -> set[str]:
-    """Return those of these topics that have had an event."""
-    found: set[str] = set()
-    for some in batched(topics):
-        found.update(Topic.objects.filter(name__in=some).values_list("name", flat=True))
-    return found
+def closed_topics(topics: Iterable[str]) -> set[str]:
+    """Return those of these topics that are not open: no client has ever subscribed to them."""
+    closed = {name for name in topics if name.startswith(_ON_DEMAND)}
+    for part in batched(sorted(closed)):
+        places = ", ".join(["%s"] * len(part))
+        opened = fetch(f"SELECT name FROM {Topic._meta.db_table} WHERE name IN ({places})", part)  # noqa: S608
+        closed.difference_update(name for (name,) in opened)
+    return closed
+
+
+def insert_topic(topic: str) -> None:
+    """Open a topic, inside a transaction that holds the lock of its cluster.
+
+    The first revision is 1, so that a client with a document of the closed topic gets a new snapshot.
+    """
+    Topic.objects.bulk_create([Topic(name=topic, revision=1)], ignore_conflicts=True)
 
 
 def revision_of(topic: str) -> int:

@@ -15,7 +15,7 @@ from hetsched.inventory.models import Cluster, Node
 from hetsched.inventory.node_events import NodeChanges, delete_nodes
 from hetsched.inventory.node_loads import copy_load
 from hetsched.inventory.tiles import NO_NODE, node_facts_patch, node_load, tile
-from hetsched.journal.publish import Patch, existing_topics
+from hetsched.journal.publish import Patch
 from hetsched.placement.queries.topics import held_document
 
 
@@ -69,20 +69,12 @@ class TouchedNodes:
         return {node.name: tile(node) for node in self._nodes.values()} | dict.fromkeys(self._deleted)
 
     def patches(self) -> dict[str, Patch | Callable[[], Patch]]:
-        """Return the patches of the topics of nodes.
-
-        An added node whose topic does not exist has no subscribers, so it has no patch: the first list of a large
-        cluster adds thousands of nodes. The patch of a deleted node removes all keys. It also creates the topic,
-        because clients that subscribed to this node need the patch of the next node of this name.
-        """
+        """Return the patches of the topics of nodes; the patch of a deleted node removes all keys."""
         patches: dict[str, Patch | Callable[[], Patch]] = {
             node_topic(self._cluster, name): dict(NO_NODE) for name in self._deleted
         }
-        topics = {node_id: node_topic(self._cluster, node.name) for node_id, node in self._nodes.items()}
-        existing = existing_topics([topics[node_id] for node_id in self._added & topics.keys()])
-        for node_id, topic in topics.items():
-            if node_id not in self._added or topic in existing:
-                patches[topic] = partial(self._patch, self._nodes[node_id])
+        for node in self._nodes.values():
+            patches[node_topic(self._cluster, node.name)] = partial(self._patch, node)
         return patches
 
     def _patch(self, node: Node) -> Patch:

@@ -54,11 +54,6 @@ RESERVATION = (
     "revision", "released_revision", "allocation", "spec", "node__name", "pod__namespace", "pod__name", "pod__uid",
     "pod__spec",
 )  # fmt: skip
-# The columns of a pod's published document, in the order of `topics.pod_documents`.
-POD_DOCUMENT = (
-    "workload_id", "namespace", "name", "state", "node__name", "policy", "decision_id", "message", "allocation",
-    "decided_at", "started_at", "finished_at",
-)  # fmt: skip
 
 
 class _JsonArray(Aggregate):
@@ -151,7 +146,9 @@ def _touched_workloads() -> QuerySet[Any]:
         return Subquery(rows.annotate(found=_JsonArray("state", distinct=True)).values("found"))
 
     hooks = _rows("placement.Webhook", Q(cluster=None) | Q(cluster=OuterRef("cluster")), enabled=True)
-    rows = _rows("placement.Workload", pk__in=ListParameter("workloads", str)).defer("manifest")
+    touched = _rows("placement.Pod", pk__in=ListParameter("pods"), workload__isnull=False).order_by().values("workload")
+    named = _rows("placement.Workload", pk__in=ListParameter("workloads", str)).order_by().values("pk")
+    rows = _rows("placement.Workload", pk__in=touched.union(named)).defer("manifest").order_by()
     return rows.annotate(
         pod_states=states_of("placement.Pod"),
         object_states=states_of("placement.SubmittedObject"),
@@ -160,17 +157,12 @@ def _touched_workloads() -> QuerySet[Any]:
 
 
 WORKLOADS = PreparedQuery(_touched_workloads)
-"""Workloads by ID, without their manifests.
+"""Workloads by ID or by the IDs of their pods, without their manifests.
 
 Each row has `pod_states` and `object_states`, the distinct states of the workload's pods and of its objects in the live
 cluster (None if it has none), and `has_webhooks`. Each transaction that moves pods derives the states of their
 workloads from these columns.
 """
-
-POD_DOCUMENTS = PreparedQuery(
-    lambda: _rows("placement.Pod", pk__in=ListParameter("pods"), workload__isnull=False).values_list(*POD_DOCUMENT)
-)
-"""The columns `POD_DOCUMENT` of pods by ID. Each transaction publishes the pods that it changed."""
 
 
 # -- each batch of watch events ----------------------------------------------------------------------------------------

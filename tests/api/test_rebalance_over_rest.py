@@ -19,9 +19,10 @@ from hetsched.placement.actions import import_cluster, rebalance_state, rebalanc
 from hetsched.placement.actions.rebalance_state import prune_plans
 from hetsched.placement.actions.rebalances import advance_plan
 from hetsched.placement.models import Decision, Eviction, Pod, Rebalance, RebalanceMove, Rejection, Reservation
+from hetsched.placement.queries.topics import snapshot
 from tests.builders import a_node, a_pod
+from tests.listener import Listener
 from tests.situations import placed, submitted
-from tests.system.racer import differing_topics
 from workers import evict
 from workers.schedule import run
 
@@ -62,6 +63,7 @@ def test_advice_lists_moves_without_writes(tight: Cluster, operator: Api) -> Non
 
 
 def test_confirmed_plan_is_executed_with_decisions_and_audit_entries(tight: Cluster, operator: Api) -> None:
+    client = Listener(f"workload:{Pod.objects.get(name='right').workload_id}")
     plan = confirm(operator, advice(operator)["ETag"])
     assert (plan["state"], [move["state"] for move in plan["moves"]]) == ("running", ["waiting"])
     advance_plan(tight.pk)
@@ -74,7 +76,8 @@ def test_confirmed_plan_is_executed_with_decisions_and_audit_entries(tight: Clus
     assert "moved from b to a" in Decision.objects.order_by("-id")[0].summary
     actions = list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
     assert actions[-3:] == ["rebalance.confirm", "pod.move", "rebalance.done"]
-    assert differing_topics("workload:") == []
+    client.listen()
+    assert client.document == snapshot(client.topic).data
     workload = submitted(tight, a_pod("new").cpu(4))
     run(tight.pk)
     assert [pod.node.name for pod in workload.pods.all() if pod.node] == ["b"]

@@ -32,8 +32,7 @@ from hetsched.inventory.fact_review import override
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.journal.audit import SYSTEM
-from hetsched.journal.models import AuditEntry, OutboxEvent
-from hetsched.journal.publish import merge
+from hetsched.journal.models import AuditEntry
 from hetsched.placement.actions import apply_changes
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.queries.invariants import check_invariants
@@ -41,6 +40,7 @@ from hetsched.placement.queries.topics import snapshot
 from hetsched.placement.scheduler_cache import cache_of
 from tests.builders import a_node
 from tests.builtins import builtin_policies
+from tests.listener import Listener
 from tests.situations import ALICE, a_cluster
 
 pytestmark = pytest.mark.django_db
@@ -220,14 +220,12 @@ def test_node_page_gets_each_sample_and_its_end(cluster: Cluster) -> None:
     row = collector(cluster, "prometheus-load")
     for usage in ({"cpu": 1500, "memory": 7}, {"cpu": 1600}):
         receive_findings(row, CollectedNode("n1", now(), usage=usage))
-    before = snapshot("node:fleet/n1")
+    client = Listener("node:fleet/n1")
     receive_findings(row, CollectedNode("n1", now(), usage={"memory": 9}))
     failed(row)
     remove(cluster, "racks", actor=ALICE, reason="moved")
-    document = before.data
-    for event in OutboxEvent.objects.filter(topic="node:fleet/n1", revision__gt=before.revision).order_by("revision"):
-        document = merge(document, event.data)
-    assert document["report"] == snapshot("node:fleet/n1").data["report"]
+    client.listen()
+    assert client.document == snapshot(client.topic).data
 
 
 def test_facts_are_deleted_with_their_collector(cluster: Cluster) -> None:
@@ -320,9 +318,7 @@ def test_token_is_encrypted_and_sent_to_its_address_only(cluster: Cluster, setti
 def test_node_document_follows_a_removed_fact(cluster: Cluster) -> None:
     """Regression: live pages of a node kept the power state of a removed collector."""
     receive_findings(collector(cluster), CollectedNode("n1", now(), power=PowerReport("capped")))
-    before = snapshot("node:fleet/n1")
+    client = Listener("node:fleet/n1")
     remove(cluster, "racks", actor=ALICE, reason="moved")
-    document = before.data
-    for event in OutboxEvent.objects.filter(topic="node:fleet/n1", revision__gt=before.revision).order_by("revision"):
-        document = merge(document, event.data)
-    assert (report().power, document["report"]) == (None, snapshot("node:fleet/n1").data["report"])
+    client.listen()
+    assert (report().power, client.document) == (None, snapshot(client.topic).data)

@@ -23,7 +23,6 @@ from hetsched.contracts.objects.policy import PluginUse, PolicySpec
 from hetsched.inventory.actions import cordon
 from hetsched.inventory.models import Cluster, Node
 from hetsched.journal.models import OutboxEvent
-from hetsched.journal.publish import merge
 from hetsched.placement.actions import export_cluster, import_cluster
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Pod, Reservation
@@ -31,6 +30,7 @@ from hetsched.placement.queries import topics
 from hetsched.placement.queries.invariants import check_invariants
 from hetsched.policies.models import PolicyRevision
 from tests.builders import NodeBuilder, PodBuilder, a_node, a_pod
+from tests.listener import Listener
 from tests.situations import ALICE, a_cluster, placed, placing, recorded, submitted
 
 pytestmark = pytest.mark.django_db
@@ -90,12 +90,11 @@ def test_reimport_replaces_nodes_and_foreign_pods_and_keeps_our_placements() -> 
 
 def test_node_that_returns_is_published_to_its_subscribers() -> None:
     a_cluster(a_node("n1"), a_node("n2"))
-    document = topics.snapshot("node:fleet/n2").data
+    client = Listener("node:fleet/n2")
     _import(_content(a_node("n1")))
     _import(_content(a_node("n1"), a_node("n2").labelled(rack="a")))
-    for event in OutboxEvent.objects.filter(topic="node:fleet/n2").order_by("revision"):
-        document = merge(document, event.data)
-    assert document == topics.snapshot("node:fleet/n2").data
+    client.listen()
+    assert client.document == topics.snapshot("node:fleet/n2").data
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from django.utils import timezone
 from hetsched.journal import counters, metric_names
 from hetsched.journal import publish as publishing
 from hetsched.journal.models import OutboxEvent, Topic
-from hetsched.journal.publish import GROUP, build_new_topics, publish, publish_many
-from hetsched.storage.bulk_rows import insert_together
+from hetsched.journal.publish import GROUP, insert_topic, publish, publish_many
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -222,12 +221,14 @@ def test_no_event_is_dropped_during_an_outage(monkeypatch: pytest.MonkeyPatch) -
     assert list(OutboxEvent.objects.filter(published_at=None)) == [waiting]
 
 
-def test_new_topic_and_its_first_event_are_inserted_together() -> None:
+def test_topic_of_a_node_has_events_once_it_is_open() -> None:
     layer, channel = _listening()
     with transaction.atomic():
-        insert_together(*build_new_topics({"new": {"x": 1}}))
-        assert _received(layer, channel) == []
-    assert [(event["revision"], event["data"]) for event in _received(layer, channel)] == [(1, {"x": 1})]
-    assert OutboxEvent.objects.get(topic="new").published_at is not None
+        assert publish_many({"node:c/n": lambda: 1 / 0, "cluster:c": {"x": 1}}) == {"cluster:c": 1}
+    assert [event["topic"] for event in _received(layer, channel)] == ["cluster:c"]
     with transaction.atomic():
-        assert publish("new", {"x": 2}) == 2
+        insert_topic("node:c/n")
+        insert_topic("node:c/n")
+    with transaction.atomic():
+        assert publish("node:c/n", {"x": 2}) == 2
+    assert [(event["revision"], event["data"]) for event in _received(layer, channel)] == [(2, {"x": 2})]

@@ -120,7 +120,7 @@ def test_json_array_has_the_distinct_values() -> None:
     pods = _pods(cluster, 3)
     Pod.objects.filter(pk__in=[pod.pk for pod in pods]).update(workload=workloads[0])
     Pod.objects.filter(pk=pods[0].pk).update(state=State.CANCELLED.value)
-    rows = {row.pk: row for row in hot_statements.WORKLOADS(workloads=[workload.pk for workload in workloads])}
+    rows = {row.pk: row for row in hot_statements.WORKLOADS(pods=[pods[1].pk], workloads=[workloads[1].pk])}
     assert sorted(rows[workloads[0].pk].pod_states) == ["cancelled", "pending"]
     assert (rows[workloads[1].pk].pod_states, rows[workloads[0].pk].object_states) == (None, None)
     assert not rows[workloads[0].pk].has_webhooks

@@ -22,13 +22,12 @@ def _submit(cluster: Cluster, *names: str, **more: Any) -> Any:
     return submit(cluster, [a_pod(name).build() for name in names], actor=ALICE, **more)
 
 
-def test_pods_wait_in_submission_order_with_their_audit_entry_and_events() -> None:
+def test_pods_wait_in_submission_order_with_their_audit_entry() -> None:
     cluster = a_cluster()
     workload = submitted(cluster, a_pod("b"), a_pod("a"))
     assert [pod.name for pod in workload.pods.order_by("id")] == ["b", "a"]
     assert {pod.state for pod in workload.pods.all()} == {"pending"}
     assert AuditEntry.objects.get(action="workload.submit").object_name == workload.pk
-    assert OutboxEvent.objects.filter(topic=f"workload:{workload.pk}").count() == 1
 
 
 def test_scheduler_is_woken_once_after_the_commit(

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster
+from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import OutboxEvent, merge, message
 from web.live import hub
 from web.live.spans import spans
@@ -172,3 +174,17 @@ async def test_client_that_cannot_resume_gets_a_snapshot(
     page = await pages(page)
     assert await page.follow("cluster:lab") == ["snapshot"]
     await assert_current(page)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_page_of_a_closed_topic_gets_a_snapshot(pages: Callable[..., Any], cluster: Cluster) -> None:
+    """A page rendered before the first subscription lacks the changes until then, which have no events."""
+    topic, page = "node:lab/n1", await pages()
+    page.revisions[topic], page.documents[topic] = await fresh(topic)
+    assert page.revisions[topic] == 0
+    await in_thread(cordon)(cluster, "n1", actor=SYSTEM, reason="work")
+    assert not await in_thread(OutboxEvent.objects.filter(topic=topic).exists)()
+    assert await page.follow(topic) == ["snapshot"]
+    await in_thread(uncordon)(cluster, "n1", actor=SYSTEM, reason="done")
+    await assert_current(page)
+    assert page.revisions[topic] == 2

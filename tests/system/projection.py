@@ -30,7 +30,9 @@ def add_live_cluster(log: str) -> int:
     from hetsched.placement.actions import apply_changes
     from tests.builders import a_node
     from tests.situations import a_live_cluster
+    from tests.system.racer import open_all_topics
 
+    open_all_topics()
     earlier = OutboxEvent.objects.values_list("topic", "revision")
     Path(log).write_text("".join(f"{topic} {revision}\n" for topic, revision in earlier))
     _record_sent_events(Path(log))

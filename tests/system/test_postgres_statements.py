@@ -59,6 +59,28 @@ with background_sender():  # as in a web process
     submit("first")
     print(*(len(statements_of(lambda: submit("alone"))) for _ in range(2)))
 """
+_OPENING = """
+from threading import Thread
+from django.db import connection
+from hetsched.inventory.node_loads import advance
+from hetsched.journal.models import Topic
+from hetsched.placement.actions import open_topic
+from hetsched.storage.write_lock import write_transaction
+from tests.system.driver import add_cluster
+
+def subscribe():
+    open_topic("node:opened/n0")
+    connection.close()
+
+cluster, opening = add_cluster("opened", 1), Thread(target=subscribe)
+with write_transaction():
+    advance(cluster)
+    opening.start()
+    opening.join(1)
+    print(opening.is_alive())
+opening.join()
+print(list(Topic.objects.filter(name="node:opened/n0").values_list("revision", flat=True)))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +116,10 @@ def test_connection_keeps_no_plans(driver: Driver) -> None:
 
 def test_few_rows_of_several_models_are_one_statement(driver: Driver) -> None:
     assert driver("execute", code=_TOGETHER) == "1\n"
+
+
+def test_topic_opens_after_the_transactions_on_its_cluster(driver: Driver) -> None:
+    assert driver("execute", code=_OPENING) == "True\n[1]\n"
 
 
 def test_statements_of_a_submission_equal_the_page() -> None:

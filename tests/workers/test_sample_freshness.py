@@ -31,8 +31,6 @@ from hetsched.inventory.freshness import due_at, mark_expired
 from hetsched.inventory.models import Cluster, ClusterKind, Collector, Connection, Node
 from hetsched.inventory.models.node_facts import NodeFacts
 from hetsched.inventory.sample_expiry import expire_samples
-from hetsched.journal.models import OutboxEvent
-from hetsched.journal.publish import merge
 from hetsched.placement.actions import apply_changes, export_cluster
 from hetsched.placement.cluster_snapshot import load_state
 from hetsched.placement.models import Decision, Pod
@@ -42,6 +40,7 @@ from hetsched.placement.scheduling_queue.active_queue import first_active_pods
 from hetsched.placement.scheduling_result import Result
 from tests.builders import NodeBuilder, a_node, a_pod
 from tests.builtins import builtin_policies
+from tests.listener import Listener
 from tests.situations import ALICE, a_cluster, recorded, submitted
 from workers import schedule, sweep
 
@@ -142,7 +141,7 @@ def test_expired_sample_requeues_pods_and_is_published() -> None:
         ]
         recorded(cluster, refused)
         assert not Pod.objects.get(name="use").queued
-        before, shown = Cluster.objects.get(), snapshot("node:fleet/n1")
+        before, client = Cluster.objects.get(), Listener("node:fleet/n1")
         clock.move_to(at(301))
         assert expire_samples(cluster.pk) == 1
     after = Cluster.objects.get()
@@ -151,11 +150,9 @@ def test_expired_sample_requeues_pods_and_is_published() -> None:
     changed = Node.objects.filter(changed_revision=after.revision).values_list("name", flat=True)
     assert list(changed) == ["n1"]
     assert Pod.objects.get(name="use").queued
-    document = shown.data
-    for event in OutboxEvent.objects.filter(topic="node:fleet/n1", revision__gt=shown.revision).order_by("revision"):
-        document = merge(document, event.data)
-    assert document["report"] == snapshot("node:fleet/n1").data["report"]
-    assert document["report"]["usage"]["stale"] is True
+    client.listen()
+    assert client.document == snapshot(client.topic).data
+    assert client.document["report"]["usage"]["stale"] is True
 
 
 def test_sweep_without_expired_samples_keeps_the_revision() -> None:

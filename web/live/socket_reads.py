@@ -1,4 +1,4 @@
-"""Database reads of sockets; each read is one call in the thread that Channels reserves for database calls."""
+"""Database calls of sockets; each is one call in the thread that Channels reserves for database calls."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import from_column
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import message, revision_of
+from hetsched.placement import actions
 from hetsched.placement.models import Workload
 from hetsched.placement.queries import topics
 from hetsched.placement.queries.redaction import Redaction
@@ -59,6 +60,9 @@ def find(asked: str) -> TopicLookup:
 
 
 resolve = QueryBatcher(find)
+
+
+open_topic = QueryBatcher(actions.open_topic)
 
 
 @in_database

@@ -290,11 +290,16 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if len(self.names) + len(wanted) > MAX_TOPICS:
             self._send_error("", "TooManyTopics", f"a socket can subscribe to at most {MAX_TOPICS} topics")
             return
+        allowed: list[socket_reads.TopicLookup] = []
         for found in await asyncio.gather(*map(socket_reads.resolve, wanted)):
             denied = found.denied or rights.denial_of(self.subject, found.topic, found.namespaces)
             if denied is not None:
                 self._send_error(found.asked, denied.code, denied.detail)
-            elif found.topic not in self.names:
+            else:
+                allowed.append(found)
+        await asyncio.gather(*(socket_reads.open_topic(found.topic) for found in allowed))
+        for found in allowed:
+            if found.topic not in self.names:
                 self.names[found.topic] = found.asked
                 self.hub.join(self.listener, [found.topic], since.get(found.asked))
             else:

@@ -30,6 +30,7 @@ from .retention import (
     delete_summaries,
 )
 from .submissions import Submission, submit
+from .topic_subscriptions import open_topic
 from .transfer import export_cluster, import_cluster
 from .watch.batches import apply_changes
 from .watch.placed_arrivals import write_placement_effects
@@ -59,6 +60,7 @@ __all__ = [
     "export_cluster",
     "extend_hold",
     "import_cluster",
+    "open_topic",
     "prune_holds",
     "reconcile_devices",
     "record",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from django.db.models import Count
@@ -211,7 +212,7 @@ class ClusterTransaction:
         if not (self._nodes or workloads or decisions) and not counts_are_due(self.cluster.pk):
             return
         patches: dict[str, Patch | Callable[[], Patch]] = {
-            workload_topic(workload_id): patch for workload_id, patch in workloads.items()
+            workload_topic(workload.pk): partial(self._workload_patch, workload) for workload in workloads
         }
         tiles = self._nodes.tiles()
         patches |= self._nodes.patches()
@@ -254,28 +255,30 @@ class ClusterTransaction:
         latest = Decision.objects.filter(pk__in=sorted(placement.decision_id for placement in placed)[-LATEST:])
         return list(latest.defer("allocation", "reasons", "top", "evictions", "waits_for").order_by("id"))
 
-    def _settle_workloads(self) -> dict[str, Patch]:
-        """Derive the state of every touched workload from its pods; return the patches of their topics."""
-        patches: dict[str, Patch] = {}
-        changed_pods: dict[str, dict[str, Any]] = defaultdict(dict)
-        for workload_id, key, document in pod_documents(self._pods) if self._pods else ():
-            changed_pods[workload_id][key] = document
-        touched = self._workloads | changed_pods.keys()
-        if not touched:
-            return patches
-        rows = WORKLOADS(workloads=touched)
+    def _settle_workloads(self) -> list[Workload]:
+        """Derive the state of every touched workload from its pods; return the touched workloads."""
+        if not (self._pods or self._workloads):
+            return []
+        rows: list[Workload] = WORKLOADS(pods=self._pods, workloads=self._workloads)
         states: dict[str, set[str]] = {row.pk: set(row.pod_states or ()) for row in rows}
         for workload_id, follows in _implied_states(rows).items():
             over = _FINISHED if follows.of_jobs else set()
             states[workload_id] = (states[workload_id] - over) | follows.states
-        changed = []
-        for workload in rows:
-            if self._settle(workload, workload_state(states[workload.pk])):
-                changed.append(workload)
-            patches[workload.pk] = {**workload_head(workload), "pods": changed_pods[workload.pk]}
+        changed = [workload for workload in rows if self._settle(workload, workload_state(states[workload.pk]))]
         write_columns(changed, ("state", "history", "decided_at", "finished_at", "revision"))
         enqueue_deliveries(self.cluster, changed, self.now, has_webhooks=any(row.has_webhooks for row in changed))
-        return patches
+        return rows
+
+    def _workload_patch(self, workload: Workload) -> Patch:
+        return {**workload_head(workload), "pods": self._pod_documents.get(workload.pk, {})}
+
+    @cached_property
+    def _pod_documents(self) -> dict[str, dict[str, Any]]:
+        """Return the documents of the touched pods, by workload and key."""
+        found: dict[str, dict[str, Any]] = defaultdict(dict)
+        for workload_id, key, document in pod_documents(self._pods):
+            found[workload_id][key] = document
+        return found
 
     def _settle(self, workload: Workload, state: State) -> bool:
         if workload.state == state.value:

@@ -32,12 +32,11 @@ from hetsched.inventory.actions import cluster_topic, require_reason
 from hetsched.inventory.models import Cluster, Connection
 from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import Actor, record
-from hetsched.journal.publish import publish_many
+from hetsched.journal.publish import publish
 from hetsched.placement.lifecycle import State
 from hetsched.placement.models import IdempotencyKey, Pod, SubmittedObject, Workload, new_workload_id
 from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts
-from hetsched.placement.queries.topics import workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, check_quota
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert
@@ -135,12 +134,7 @@ def submit_live(
                 actor=actor.name, role=actor.role, action="workload.submit", obj=workload,
                 details={"cluster": cluster.name, "objects": len(objects), "pods": len(pods), "policy": policy},
             )  # fmt: skip
-            publish_many(
-                {
-                    workload_topic(workload.pk): {**workload_head(workload), "pods": {}},
-                    cluster_topic(cluster): lambda: {"counts": cluster_counts(cluster)["counts"]},
-                }
-            )
+            publish(cluster_topic(cluster), lambda: {"counts": cluster_counts(cluster)["counts"]})
             dispatch.wake(cluster.pk, dispatch.CREATE)
     except IntegrityError as error:
         twin = stored_response(owner, idempotency_key, body_hash) if idempotency_key else None

@@ -27,13 +27,12 @@ from hetsched.inventory.actions import cluster_topic
 from hetsched.inventory.models import Cluster
 from hetsched.inventory.node_loads import Conflict
 from hetsched.journal.audit import Actor, build_entries
-from hetsched.journal.publish import build_new_topics, publish
+from hetsched.journal.publish import publish
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import LIVE, State
 from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
-from hetsched.placement.queries.topics import pod_document, published_document, workload_head, workload_topic
 from hetsched.placement.quotas import check_ceiling, check_quota
 from hetsched.policies.effective import ActivePolicies, Chooser
 from hetsched.storage.batches import batched
@@ -241,10 +240,8 @@ def _insert(
     groups: Sequence[tuple[Workload, list[Pod]]],
     actor: Actor,
     keys: Sequence[IdempotencyKey] = (),
-    *,
-    publishes: bool = True,
 ) -> None:
-    """Write workloads with their pods, audit entries, idempotency keys and, if `publishes`, live events."""
+    """Write workloads with their pods, audit entries and idempotency keys. New workloads have no subscribers yet."""
     for workload, pods in groups:
         for pod in pods:
             pod.workload, pod.created_at = workload, workload.created_at
@@ -257,7 +254,6 @@ def _insert(
         [pod for _, pods in groups for pod in pods],
         build_entries(actor, "workload.submit", about),
         keys,
-        *(build_new_topics(_documents(groups)) if publishes else ()),
     )
 
 
@@ -271,7 +267,7 @@ def accept_pods(
 ) -> list[Pod]:
     """Accept pending pods of a live cluster, one workload per group, inside the caller's transaction.
 
-    If `publishes` is False, the caller publishes the cluster's topic. New workloads have no subscribers yet.
+    If `publishes` is False, the caller publishes the cluster's topic.
     Raises: IntegrityError if a live pod with the same name exists.
     """
     wanted = list(groups)
@@ -281,20 +277,10 @@ def accept_pods(
         pods = list(islice(prepared, len(specs)))
         made.append((build_workload(cluster, pods, actor, ""), pods))
     if made:
-        _insert(made, actor, publishes=publishes)
+        _insert(made, actor)
         if publishes:
             _publish_counts(cluster)
     return [pod for _, pods in made for pod in pods]
-
-
-def _documents(made: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, Any]:
-    return {
-        workload_topic(workload.pk): {
-            **workload_head(workload),
-            "pods": {pod.key: published_document(pod_document(pod)) for pod in pods},
-        }
-        for workload, pods in made
-    }
 
 
 def _publish_counts(cluster: Cluster) -> None:

@@ -33,7 +33,7 @@ from hetsched.placement.models import Decision, Pod, Reservation, Workload
 from hetsched.placement.queries.pod_counts import published_metrics
 from hetsched.policies.documents import GOLDENS, PLANS, goldens_document, plans_document, policies_document
 from hetsched.policies.documents import TOPIC as POLICIES
-from hetsched.storage.hot_statements import POD_DOCUMENTS
+from hetsched.storage.batches import batched
 from hetsched.storage.snapshot_read import consistent_reads
 from hetsched.storage.statements import fetch
 
@@ -41,6 +41,11 @@ DECISIONS = "decisions"
 LATEST = 50
 # Columns that are not read, because they are large and no pod document contains them.
 NOT_SHOWN = ("spec", "node__report", "node__allocatable", "node__requested")
+# The columns of a pod's published document, in the order of the parameters of `_pod_document`.
+_POD_DOCUMENT = (
+    "workload_id", "namespace", "name", "state", "node__name", "policy", "decision_id", "message", "allocation",
+    "decided_at", "started_at", "finished_at",
+)  # fmt: skip
 
 Document = dict[str, Any]
 
@@ -84,8 +89,10 @@ def pod_document(pod: Pod) -> Document:
 
 def pod_documents(pods: Iterable[int]) -> Iterator[tuple[str, str, Document]]:
     """Yield the workload id, key and published document of each of these pods that has a workload."""
-    for workload_id, namespace, name, *shown in POD_DOCUMENTS(pods=pods):
-        yield workload_id, f"{namespace}/{name}", published_document(_pod_document(*shown))
+    for some in batched(sorted(pods)):
+        rows = Pod.objects.filter(pk__in=some, workload__isnull=False).order_by("id")
+        for workload_id, namespace, name, *shown in rows.values_list(*_POD_DOCUMENT):
+            yield workload_id, f"{namespace}/{name}", published_document(_pod_document(*shown))
 
 
 def published_document(pod: Document) -> Document:
