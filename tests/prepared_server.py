@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubernetes import client
 
@@ -29,18 +29,28 @@ def response(status: int, content: Any) -> bytes:
     return b"HTTP/1.1 %d Prepared\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
+class ReceivedCall(NamedTuple):
+    """A request that the server received; `content` is its Content-Type."""
+
+    method: str
+    path: str
+    content: str
+    body: bytes
+
+
 CONFLICT = response(409, {"reason": "Conflict", "message": "already bound"})
 
 
 class PreparedServer:
     """Server with prepared responses by path, `OK` by default; it responds only while `released` is set.
 
-    `CHUNKED` is sent byte by byte. With `tls`, a folder, connections use TLS with a certificate in this folder.
+    A list contains the responses to the first requests. `CHUNKED` is sent byte by byte. With `tls`, a folder,
+    connections use TLS with a certificate in this folder.
     """
 
     def __init__(self, tls: Path | None = None) -> None:
-        self.responses: dict[str, bytes] = {}
-        self.paths: list[str] = []
+        self.responses: dict[str, bytes | list[bytes]] = {}
+        self.received: list[ReceivedCall] = []
         self.connections = 0
         self.released = threading.Event()
         self.released.set()
@@ -54,6 +64,16 @@ class PreparedServer:
             self._certificate, self._tls = certificate.decode(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(file)
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the paths of all requests."""
+        return [call.path for call in self.received]
+
+    def refuse_connections(self) -> None:
+        """Accept no further connections; open ones are served."""
+        self.listener.shutdown(socket.SHUT_RDWR)  # without it, the blocked `accept` takes one more
+        self.listener.close()
 
     def client(self, **options: Any) -> Api:
         """Return a client of this server."""
@@ -73,14 +93,16 @@ class PreparedServer:
     def _serve(self, connected: socket.socket) -> None:
         with connected, connected.makefile("rb") as file, suppress(OSError):
             while line := file.readline():
-                path, length = line.split()[1].decode(), 0
-                while (header := file.readline().strip()) != b"":
-                    if header.lower().startswith(b"content-length:"):
-                        length = int(header.split(b":")[1])
-                file.read(length)
+                method, path, headers = *line.decode().split()[:2], {}
+                while (header := file.readline().decode().strip()) != "":
+                    name, _, value = header.partition(":")
+                    headers[name.lower()] = value.strip()
+                body = file.read(int(headers.get("content-length", 0)))
                 self.released.wait(30)
-                self.paths.append(path)
+                self.received.append(ReceivedCall(method, path, headers.get("content-type", ""), body))
                 prepared = self.responses.get(path, OK)
+                if isinstance(prepared, list):
+                    prepared = prepared.pop(0) if prepared else OK
                 if prepared == END:
                     return
                 size = 1 if prepared == CHUNKED else len(prepared)

@@ -56,7 +56,7 @@ def api(server: PreparedServer, monkeypatch: pytest.MonkeyPatch) -> Api:
     made = server.client()
     binding._proven.add(made)
     made.send("POST", "/first", b"{}")
-    server.paths.clear()
+    server.received.clear()
     return made
 
 

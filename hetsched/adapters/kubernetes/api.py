@@ -22,7 +22,7 @@ from hetsched.contracts.errors import InputError, with_hint
 from hetsched.contracts.message import Message, shortened, verbatim
 
 from .connections.connection_pool import GUARDED
-from .wire import Connect, Wire, WireError, WireResponse
+from .wire import Connect, Wire, WireConnection, WireError, WireResponse
 
 if TYPE_CHECKING:
     from kubernetes import client
@@ -214,10 +214,21 @@ class Api:
         check = getattr(self._configuration.refresh_api_key_hook, "may_block", None)
         return bool(check is not None and check())
 
-    def request(self, method: str, path: str, body: bytes) -> bytes:
-        """Return the bytes of a call with a JSON body, for a connection of `wire`. Raises: ApiFailure."""
+    def request(self, method: str, path: str, body: bytes, content: str = "application/json") -> bytes:
+        """Return the bytes of a call with a body, for a connection of `wire`. Raises: ApiFailure."""
         self._check_permitted(method, path)
-        return self.wire.request(method, path, self._headers("application/json"), body)
+        return self.wire.request(method, path, self._headers(content), body)
+
+    def renew_credential(self) -> None:
+        """Wait for a program for credentials if `may_block` is True. Raises: ApiFailure."""
+        self._headers()
+
+    def open_connection(self) -> WireConnection:
+        """Open a connection of `wire` for parallel calls; a failure counts as a failed POST. Raises: ApiFailure."""
+        try:
+            return self.wire.open(CONNECT_SECONDS)
+        except WireError as error:
+            raise self.count_failure("POST", error) from None
 
     def count_failure(self, method: str, error: WireError) -> ApiFailure:
         """Count a call without a response and return its failure."""

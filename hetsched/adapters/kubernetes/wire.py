@@ -81,10 +81,7 @@ class Wire:
         read_seconds: float,
     ) -> WireResponse:
         """Make one call. Raises: WireError."""
-        try:
-            connection = self.take_idle() or self._open(connect_seconds)
-        except (OSError, OutboundError) as error:
-            raise WireError(Message("no connection: {text}", text=str(error))) from None
+        connection = self.take_idle() or self.open(connect_seconds)
         try:
             answer = connection.call(method, self.request(method, path, headers, body), read_seconds)
         except (OSError, ValueError) as error:
@@ -93,10 +90,7 @@ class Wire:
         except BaseException:
             connection.close()
             raise
-        if connection.reusable and len(self._idle) < _KEPT:
-            self._idle.append(connection)
-        else:
-            connection.close()
+        self.put_idle(connection)
         return answer
 
     def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
@@ -122,14 +116,25 @@ class Wire:
             connection.close()
         return None
 
-    def _open(self, seconds: float) -> WireConnection:
-        plain = self._connect(self._name, self._port, seconds)
+    def put_idle(self, connection: WireConnection) -> None:
+        """Keep a connection that carries no call for later calls, or close it if it cannot be reused."""
+        if connection.reusable and len(self._idle) < _KEPT:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def open(self, seconds: float) -> WireConnection:
+        """Open a connection, which belongs to the caller. Raises: WireError."""
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            wrapped = self._tls.wrap_socket(plain, server_hostname=self._server_name) if self._tls else plain
-        except BaseException:
-            plain.close()
-            raise
+            plain = self._connect(self._name, self._port, seconds)
+            try:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                wrapped = self._tls.wrap_socket(plain, server_hostname=self._server_name) if self._tls else plain
+            except BaseException:
+                plain.close()
+                raise
+        except (OSError, OutboundError) as error:
+            raise WireError(Message("no connection: {text}", text=str(error))) from None
         return WireConnection(wrapped)
 
 

@@ -267,3 +267,66 @@ def test_large_requests_are_sent_in_parts(
     server.released.set()
     advance_until_idle(calls)
     assert (results.reasons(), server.paths[1:], server.connections) == ([""] * DEPTH, paths, 1)
+
+
+def test_patch_is_sent_with_its_content_type(server: PreparedServer, api: Api, calls: ParallelCalls) -> None:
+    results = Results()
+    calls.open()
+    assert calls.start("/a", b"{}", results.of("/a"), method="PATCH", content="application/merge-patch+json")
+    advance_until_idle(calls)
+    assert results.reasons() == [""]
+    assert server.received == [("PATCH", "/a", "application/merge-patch+json", b"{}")]
+
+
+def test_no_connection_is_opened_above_the_limit(server: PreparedServer, api: Api) -> None:
+    calls, results = ParallelCalls(api, 1), Results()
+    assert start(calls, results, "/a") == [False]
+    calls.open()
+    calls.open()
+    assert start(calls, results, "/a", "/b") == [True, True]
+    advance_until_idle(calls)
+    calls.close()
+    assert server.connections == 1
+
+
+def test_released_connection_carries_a_later_call(server: PreparedServer, api: Api) -> None:
+    calls, results = ParallelCalls(api), Results()
+    calls.open()
+    start(calls, results, "/a")
+    advance_until_idle(calls)
+    calls.release()
+    api.send("POST", "/b", b"{}")
+    assert (server.paths, server.connections) == (["/a", "/b"], 1)
+
+
+def test_release_closes_connections_with_calls(server: PreparedServer, api: Api) -> None:
+    calls, results = ParallelCalls(api), Results()
+    calls.open()
+    server.released.clear()
+    start(calls, results, "/a")
+    calls.advance()
+    calls.release()
+    server.released.set()
+    assert (calls.in_flight, results.ended, api.wire.take_idle()) == (0, [], None)
+
+
+def test_response_that_arrived_before_a_pause_is_read(
+    server: PreparedServer, api: Api, calls: ParallelCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results()
+    calls.open()
+    start(calls, results, "/a")
+    calls.advance()
+    until = time.monotonic() + 20
+    while not server.paths and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.2)  # the server sends its response after it has recorded the request
+    monkeypatch.setattr(parallel_calls, "READ_SECONDS", 0.0)
+    calls.advance(1.0)
+    assert results.reasons() == [""]
+
+
+def test_failed_connection_is_reported(server: PreparedServer, api: Api, calls: ParallelCalls) -> None:
+    server.refuse_connections()
+    with pytest.raises(ApiFailure, match="no connection"):
+        calls.open()
