@@ -4,20 +4,19 @@ Each pod row stores the last reported decision. A pod is due if its latest decis
 also reports decisions whose message was lost. A placement is reported once the pod is bound; a placement that was
 undone before binding is reported with its cause (missing permission, admission policy, another member of a gang). No
 transaction is open during a call.
-One run at a time reports the decisions of a cluster, because two would send the same events. A run sends the reports of
-at most `PODS_PER_RUN` pods while it records the previous ones, because an API server uses more processor time per
-request if it becomes idle between requests. It enqueues the next run if more are due. If a pod waits for a node, a run
-ends after `PODS_PER_STEP` pods, so that binding tasks do not wait long for it. While pods are waiting for a node,
-bindings have priority at the API server: pods are reported one at a time, and the next run starts after `REST_SECONDS`.
+One run at a time reports the decisions of a cluster, because two would send the same events. A run has the reports of
+several pods in flight (`ResultPublisher`), also while it records previous ones, because an API server uses more
+processor time per request if it becomes idle between requests. After `PODS_PER_RUN` pods, or half a minute, it enqueues
+the next run if more are due. If a pod waits for a node, a run ends after `PODS_PER_STEP` pods, so that binding tasks do
+not wait long for it. While pods are waiting for a node, bindings have priority at the API server: pods are reported one
+at a time, and the next run starts after `REST_SECONDS`.
 If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in parallel even then. Pods whose
 report failed are reported after all others, the oldest failure first. Within a run, nominated pods are reported first.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -26,7 +25,8 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from hetsched.adapters.kubernetes.api import Api
-from hetsched.adapters.kubernetes.pods.pod_events import PodResult, process_name, publish_result
+from hetsched.adapters.kubernetes.pods.pod_events import PodResult, process_name
+from hetsched.adapters.kubernetes.pods.result_publisher import ResultPublisher
 from hetsched.adapters.kubernetes.policy_status import PolicyStatus, write_status
 from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.message import Message
@@ -106,27 +106,21 @@ def _report(cluster: Cluster, lease: Lease, instance: str) -> int:
     api = api_of(cluster)
     _report_policies(api, policies)
     at = timezone.now()
-    ended = threading.Event()
-
-    def publish(result: PodResult) -> bool | None:
-        """Return whether the pod was reported, or None if the run ends before."""
-        return None if ended.is_set() else publish_result(api, result, now=rfc3339(timezone.now()), instance=instance)
-
     reported = 0
-    with ThreadPoolExecutor(_concurrency(waits, since, at), thread_name_prefix="report") as threads:
-        done = zip(results, threads.map(publish, results), strict=True)
+    with ResultPublisher(api, results, instance=instance, at_once=_concurrency(waits, since, at)) as publisher:
+        done = publisher.publish()
         while step := list(islice(done, PODS_PER_STEP)):
             reported += _record(step, at)
-            # The threads send the next reports during these statements.
-            if not reporting.renew(lease) or _has_undecided_pods(cluster.pk):
-                ended.set()
+            # The API server processes the next reports during these statements.
+            if not publisher.is_done and (not reporting.renew(lease) or _has_undecided_pods(cluster.pk)):
+                publisher.ends = True
     return reported
 
 
-def _record(step: Sequence[tuple[PodResult, bool | None]], at: datetime) -> int:
+def _record(step: Sequence[tuple[PodResult, bool]], at: datetime) -> int:
     """Write which of these pods were reported, and which reports failed; return the number of reported pods."""
     reported = [Pod(pk=result.pod_id, reported_decision=result.decision_id) for result, is_done in step if is_done]
-    failed = [Pod(pk=result.pod_id, report_failed_at=at) for result, is_done in step if is_done is False]
+    failed = [Pod(pk=result.pod_id, report_failed_at=at) for result, is_done in step if not is_done]
     with write_transaction():
         write_columns(reported, ("reported_decision", "report_failed_at"))
         write_columns(failed, ("report_failed_at",))

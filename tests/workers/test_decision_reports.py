@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
 import pytest
 
-from hetsched.adapters.kubernetes.pods.pod_events import PodResult
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement import dispatch
 from hetsched.placement.actions import begin_binding, confirm
 from hetsched.placement.models import Pod
 from hetsched.scheduling.leases import reporting
 from tests.builders import a_node, a_pod
+from tests.prepared_server import PreparedServer, prepared_server, response
 from tests.situations import a_cluster, placed
 from workers import report
 
 pytestmark = pytest.mark.django_db
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the names of the pods whose results are sent to the API server."""
-    names: list[str] = []
-
-    def publish(api: object, result: PodResult, **_: str) -> bool:
-        names.append(result.name)
-        return True
-
-    monkeypatch.setattr(report, "publish_result", publish)
-    monkeypatch.setattr(report, "api_of", lambda cluster: None)
-    return names
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PreparedServer]:
+    with prepared_server() as listening:
+        api = listening.client()
+        monkeypatch.setattr(report, "api_of", lambda cluster: api)
+        yield listening
 
 
 @pytest.fixture
@@ -51,26 +49,64 @@ def cluster() -> Cluster:
     return made
 
 
-def test_decisions_are_reported_once(cluster: Cluster, sent: list[str], woken: list[str]) -> None:
+def sent(server: PreparedServer) -> list[str]:
+    """Return the names of the pods whose events were sent to the API server."""
+    return sorted(json.loads(call.body)["regarding"]["name"] for call in server.received)
+
+
+def test_decisions_are_reported_once(cluster: Cluster, server: PreparedServer, woken: list[str]) -> None:
     assert (report.run(cluster.pk), report.run(cluster.pk)) == (2, 0)
-    assert (sorted(sent), woken) == (["a", "b"], [])
+    assert (sent(server), woken) == (["a", "b"], [])
 
 
-def test_concurrent_run_reports_nothing(cluster: Cluster, sent: list[str], woken: list[str]) -> None:
+def test_concurrent_run_reports_nothing(cluster: Cluster, server: PreparedServer, woken: list[str]) -> None:
     lease = reporting.take(cluster.pk, "first run")
     assert lease is not None
-    assert (report.run(cluster.pk), sent) == (0, [])
+    assert (report.run(cluster.pk), server.received) == (0, [])
     reporting.release(lease)
     assert report.run(cluster.pk) == 2
 
 
 def test_run_enqueues_the_next_one_if_more_is_due(
-    cluster: Cluster, sent: list[str], woken: list[str], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, server: PreparedServer, woken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "PODS_PER_STEP", 1)
     monkeypatch.setattr(report, "PODS_PER_RUN", 1)
     assert (report.run(cluster.pk), woken) == (1, [dispatch.REPORT])
     assert (report.run(cluster.pk), woken) == (1, [dispatch.REPORT])
+
+
+def test_next_run_uses_the_connections_of_the_previous(
+    cluster: Cluster, server: PreparedServer, woken: list[str]
+) -> None:
+    report.run(cluster.pk)
+    opened = server.connections
+    Pod.objects.update(reported_decision=None)
+    assert report.run(cluster.pk) == 2
+    assert server.connections == opened
+
+
+def test_reports_are_recorded_with_their_decisions(cluster: Cluster, server: PreparedServer, woken: list[str]) -> None:
+    server.responses = {EVENTS: [response(503, {})]}
+    assert report.run(cluster.pk) == 1
+    failed, reported = Pod.objects.order_by("report_failed_at")
+    if failed.report_failed_at is None:  # PostgreSQL sorts NULL last, SQLite first
+        failed, reported = reported, failed
+    assert (failed.reported_decision, failed.report_failed_at is None) == (None, False)
+    assert (reported.reported_decision, reported.report_failed_at) == (reported.decision_id, None)
+    assert woken == [dispatch.REPORT]
+    assert report.run(cluster.pk) == 1
+    failed.refresh_from_db()
+    assert (failed.reported_decision, failed.report_failed_at) == (failed.decision_id, None)
+
+
+def test_unreachable_server_fails_the_reports_of_a_run(
+    cluster: Cluster, server: PreparedServer, woken: list[str]
+) -> None:
+    server.refuse_connections()
+    assert (report.run(cluster.pk), woken) == (0, [])
+    assert not reporting.is_held(cluster.pk)
+    assert Pod.objects.filter(report.unreported(cluster.pk)).exclude(report_failed_at=None).count() == 2
 
 
 def test_failed_report_releases_the_lease(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from hetsched.adapters.kubernetes.pods.pod_events import PodResult
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
@@ -15,6 +16,7 @@ from hetsched.placement.models import Pod
 from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
+from tests.prepared_server import PreparedServer, prepared_server, response
 from workers import report
 
 pytestmark = pytest.mark.django_db
@@ -23,28 +25,29 @@ pytestmark = pytest.mark.django_db
 class ApiServer:
     """Accept status updates, except those of broken pods."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
+    def __init__(self, server: PreparedServer) -> None:
+        self.server = server
         self.broken = {"p0", "p1"}
 
-    def publish(self, api: object, result: PodResult, *, now: str, instance: str) -> bool:
-        self.asked.append(result.name)
-        return result.name not in self.broken
-
     def round(self, cluster: Cluster) -> set[str]:
-        self.asked = []
+        self.server.received.clear()
+        self.server.responses = {status_path(name): response(500, {}) for name in self.broken}
         report.run(cluster.pk)
-        return set(self.asked)
+        return {path.split("/")[-2] for path in self.server.paths if path.endswith("/status")}
+
+
+def status_path(name: str) -> str:
+    return f"/api/v1/namespaces/default/pods/{name}/status"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
-    made = ApiServer()
-    monkeypatch.setattr(report, "publish_result", made.publish)
-    monkeypatch.setattr(report, "api_of", lambda _: None)
-    monkeypatch.setattr(report, "PODS_PER_STEP", 2)
-    monkeypatch.setattr(report, "PODS_PER_RUN", 2)
-    return made
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    with prepared_server() as listening:
+        api = listening.client()
+        monkeypatch.setattr(report, "api_of", lambda _: api)
+        monkeypatch.setattr(report, "PODS_PER_STEP", 2)
+        monkeypatch.setattr(report, "PODS_PER_RUN", 2)
+        yield ApiServer(listening)
 
 
 @pytest.fixture

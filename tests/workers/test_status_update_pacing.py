@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from hetsched.adapters.kubernetes.pods.pod_events import PodResult
+from hetsched.adapters.kubernetes.pods.result_publisher import ResultPublisher
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
@@ -19,18 +19,25 @@ from hetsched.placement.models import Decision, Pod
 from hetsched.scheduling import worker_host
 from tests.builders import a_node, a_pod
 from tests.builtins import builtin_policies
+from tests.prepared_server import PreparedServer, prepared_server
 from workers import report
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PreparedServer]:
+    with prepared_server() as listening:
+        api = listening.client()
+        monkeypatch.setattr(report, "api_of", lambda _: api)
+        yield listening
+
+
+@pytest.fixture
+def cluster(server: PreparedServer, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a live cluster with three rejected pods, and a batch size of two."""
     monkeypatch.setattr(worker_host, "is_synced", lambda _: True)
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
-    monkeypatch.setattr(report, "publish_result", lambda *_, **__: True)
-    monkeypatch.setattr(report, "api_of", lambda _: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
     monkeypatch.setattr(report, "PODS_PER_RUN", 2)
     builtin_policies()
@@ -66,26 +73,32 @@ def test_updates_continue_at_once_without_pending_pods(cluster: Cluster, monkeyp
     assert asked == [0.0]
 
 
-def _threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record how many pods each run reports in parallel."""
     asked: list[int] = []
 
-    def pool(workers: int, **named: Any) -> ThreadPoolExecutor:
-        asked.append(workers)
-        return ThreadPoolExecutor(workers, **named)
+    def publisher(*arguments: Any, at_once: int, **named: Any) -> ResultPublisher:
+        asked.append(at_once)
+        return ResultPublisher(*arguments, at_once=at_once, **named)
 
-    monkeypatch.setattr(report, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr(report, "ResultPublisher", publisher)
     return asked
 
 
+def _reported(server: PreparedServer) -> list[str]:
+    """Return the names of the pods whose conditions were written."""
+    return [path.split("/")[-2] for path in server.paths if path.endswith("/status")]
+
+
 def test_updates_are_sent_one_by_one_while_a_pod_is_pending(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _threads(monkeypatch)
+    asked = _at_once(monkeypatch)
     apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     assert report.run(cluster.pk) == 2
     assert asked == [1]
 
 
 def test_updates_are_sent_in_parallel_without_pending_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _threads(monkeypatch)
+    asked = _at_once(monkeypatch)
     assert report.run(cluster.pk) == 2
     assert asked == [report.AT_ONCE]
 
@@ -93,7 +106,7 @@ def test_updates_are_sent_in_parallel_without_pending_pods(cluster: Cluster, mon
 def test_overdue_updates_are_sent_in_parallel_despite_a_pending_pod(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = _threads(monkeypatch)
+    asked = _at_once(monkeypatch)
     apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
     monkeypatch.setattr(report, "LATE", timedelta(hours=-1))
     assert report.run(cluster.pk) == 2
@@ -107,60 +120,48 @@ def test_run_reports_several_steps_without_pending_pods(cluster: Cluster, monkey
     assert asked == []
 
 
-class SameThread:
-    """An executor that calls the function only when its result is read."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-    def __enter__(self) -> SameThread:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    map = staticmethod(map)
-
-
 @pytest.fixture
-def names(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the reported pods, which are reported one after the other in steps of one pod."""
-    found: list[str] = []
-
-    def publish(_: object, result: PodResult, **__: str) -> bool:
-        found.append(result.name)
-        return True
-
-    monkeypatch.setattr(report, "ThreadPoolExecutor", SameThread)
-    monkeypatch.setattr(report, "publish_result", publish)
+def steps_of_one(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report one pod after the other, in steps of one pod."""
+    monkeypatch.setattr(report, "AT_ONCE", 1)
     monkeypatch.setattr(report, "PODS_PER_STEP", 1)
     monkeypatch.setattr(report, "PODS_PER_RUN", 3)
-    return found
 
 
+@pytest.mark.usefixtures("steps_of_one")
 def test_run_ends_after_a_step_if_a_pod_arrives(
-    cluster: Cluster, names: list[str], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, server: PreparedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([False, True])  # before and after the first step
     monkeypatch.setattr(report, "_has_undecided_pods", lambda _: next(answers, True))
     asked = _asked(monkeypatch)
     assert report.run(cluster.pk) == 1
-    assert names == ["p0"]
+    assert _reported(server) == ["p0"]
     assert Pod.objects.filter(report.unreported(cluster.pk), report_failed_at=None).count() == 2
     assert asked == [report.REST_SECONDS]
 
 
+@pytest.mark.usefixtures("steps_of_one")
 def test_run_ends_after_a_step_without_its_lease(
-    cluster: Cluster, names: list[str], monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, server: PreparedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report.reporting, "renew", lambda _: False)
     assert report.run(cluster.pk) == 1
-    assert names == ["p0"]
+    assert _reported(server) == ["p0"]
 
 
-def test_nominated_pods_are_reported_first(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nominated_pods_are_reported_first(cluster: Cluster, server: PreparedServer) -> None:
     apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)  # one report at a time
     decided = Decision.objects.filter(pod_name="p1").values().get() | {"id": None, "nominated_node": "n1"}
     nomination = Decision.objects.create(**decided)
     Pod.objects.filter(name="p1").update(decision=nomination)
-    names: list[str] = []
-    monkeypatch.setattr(report, "publish_result", lambda _, result, **__: names.append(result.name) or True)
     report.run(cluster.pk)
-    assert names == ["p1", "p0"]
+    assert _reported(server) == ["p1", "p0"]
+    assert server.connections == 1
+
+
+def test_one_pod_is_in_flight_while_pods_wait(cluster: Cluster, server: PreparedServer) -> None:
+    apply_changes(cluster.pk, Changes(pods=[_waiting("late")]), epoch=1)
+    report.run(cluster.pk)
+    assert [call.method for call in server.received] == ["PATCH", "POST", "PATCH", "POST"]
+    assert server.connections == 1

@@ -2,23 +2,23 @@
 
 As with kube-scheduler, a pod without a node gets the condition `PodScheduled` with status False, our reason and
 message, and one event each time the result changes. A bound pod gets an event that names its node. The patch of the
-condition also sets or clears `nominatedNodeName`. Events are informational: write errors that a retry cannot fix are
-ignored.
+condition also sets or clears `nominatedNodeName`. `result_publisher` makes the calls.
 Source: Kubernetes core/v1 PodCondition, events.k8s.io/v1 Event.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
 
 from hetsched.contracts.api.decision import Verdict
+from hetsched.contracts.message import as_text
 
-from ..api import Api, ApiFailure, Resource
+from ..api import Api, Resource
 from ..resources import PODS
 
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
@@ -60,40 +60,84 @@ class PodResult(msgspec.Struct, frozen=True):
     nominated: str = ""
 
 
-def publish_result(api: Api, result: PodResult, *, now: str, instance: str) -> bool:
-    """Write the condition and the event of one decision; return False if the call should be retried.
+class PodCall(msgspec.Struct, frozen=True):
+    """A call that publishes a part of a result."""
 
-    `now` is RFC 3339 with microseconds, UTC.
-    """
-    try:
-        if not result.node:
-            _condition(api, result, now)
-        _event(api, result, now, instance)
-    except ApiFailure as failure:
-        # The pod is gone or the write is not allowed: a retry would not help.
-        return failure.status in (400, 403, 404, 409, 422)
-    return True
+    method: str
+    path: str
+    body: bytes
+    content: str = "application/json"
 
 
-def _condition(api: Api, result: PodResult, now: str) -> None:
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
+class _PatchedPod(msgspec.Struct):
+    uid: str
+
+
+class _Condition(msgspec.Struct):
+    reason: str
+    message: str
+    since: str = msgspec.field(name="lastTransitionTime")
+    type: str = "PodScheduled"
+    status: str = "False"
+
+
+class _PatchedStatus(msgspec.Struct, rename="camel"):
+    conditions: list[_Condition]
+    nominated_node_name: str | None
+
+
+class _StatusPatch(msgspec.Struct):
+    metadata: _PatchedPod
+    status: Any
+
+
+class _EventMeta(msgspec.Struct):
+    name: str
+
+
+class _Regarding(msgspec.Struct, rename="camel"):
+    namespace: str
+    name: str
+    uid: str
+    api_version: str = "v1"
+    kind: str = "Pod"
+
+
+class _PodEvent(msgspec.Struct, rename="camel"):
+    metadata: _EventMeta
+    event_time: str
+    reporting_instance: str
+    action: str
+    reason: str
+    type: str
+    note: str
+    regarding: _Regarding
+    reporting_controller: str = CONTROLLER
+    api_version: str = EVENTS.api_version
+    kind: str = "Event"
+
+
+_encoder = msgspec.json.Encoder(enc_hook=as_text)
+
+
+def condition_call(result: PodResult, now: str) -> PodCall:
+    """Return the call that writes the condition of a pod without a node; `now` is RFC 3339, UTC."""
+    condition = _Condition(
         # Autoscalers add nodes for pods with the reason `Unschedulable`. A placed pod whose binding failed does not
         # need more nodes, so its reason is `SchedulerError`, as in kube-scheduler. All other verdicts have the reason
         # `Unschedulable`, and the message names the verdict.
-        "reason": "SchedulerError" if result.verdict is Verdict.PLACED else "Unschedulable",
-        "message": f"{_REASONS[result.verdict]}: {result.sentence}"[:LONGEST_NOTE],
-        "lastTransitionTime": now[:19] + "Z",
-    }
-    patch_status(api, result, {"conditions": [condition], "nominatedNodeName": result.nominated or None})
+        reason="SchedulerError" if result.verdict is Verdict.PLACED else "Unschedulable",
+        message=f"{_REASONS[result.verdict]}: {result.sentence}"[:LONGEST_NOTE],
+        since=now[:19] + "Z",
+    )
+    return _status_call(result, _PatchedStatus([condition], result.nominated or None))
 
 
-def _event(api: Api, result: PodResult, now: str, instance: str) -> None:
+def event_call(result: PodResult, now: str, instance: str) -> PodCall:
+    """Return the call that creates the event of a result; `now` is RFC 3339 with microseconds, UTC."""
     # The sentence starts like kube-scheduler's, because other programs match it.
     assigned = f"Successfully assigned {result.namespace}/{result.name} to {result.node} ({result.sentence})"
-    create_event(
-        api,
+    return _event_call(
         result,
         # The uid is included because another database may have used the same decision ID.
         suffix=f"{result.uid[:8]}.{result.decision_id:x}.{'s' if result.node else 'f'}",
@@ -113,9 +157,14 @@ def process_name() -> str:
 
 def patch_status(api: Api, pod: NamedPod, status: dict[str, Any]) -> bytes:
     """Merge these fields into the status of a pod, if it still has this uid; return the pod. Raises: ApiFailure."""
-    body = {"metadata": {"uid": pod.uid}, "status": status}
+    call = _status_call(pod, status)
+    return api.send(call.method, call.path, call.body, content=call.content)
+
+
+def _status_call(pod: NamedPod, status: Any) -> PodCall:
+    body = _encoder.encode(_StatusPatch(_PatchedPod(pod.uid), status))
     path = PODS.path(namespace=pod.namespace, name=pod.name, part="status")
-    return api.send("PATCH", path, json.dumps(body).encode(), content="application/strategic-merge-patch+json")
+    return PodCall("PATCH", path, body, "application/strategic-merge-patch+json")
 
 
 def create_event(
@@ -131,19 +180,28 @@ def create_event(
     kind: str = "Normal",
 ) -> None:
     """Create an event about a pod; `suffix` makes its name unique."""
-    event = {
-        "apiVersion": EVENTS.api_version,
-        "kind": "Event",
-        "metadata": {"name": f"{pod.name[:200]}.{suffix}".lower()},
-        "eventTime": now,
-        "reportingController": CONTROLLER,
-        "reportingInstance": instance[:128],
-        "action": action,
-        "reason": reason,
-        "type": kind,
-        "note": note[:LONGEST_NOTE],
-        "regarding": {
-            "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid,
-        },
-    }  # fmt: skip
-    api.send("POST", EVENTS.path(namespace=pod.namespace), json.dumps(event).encode())
+    call = _event_call(
+        pod, suffix=suffix, action=action, reason=reason, note=note, now=now, instance=instance, kind=kind
+    )
+    api.send(call.method, call.path, call.body)
+
+
+def _event_call(
+    pod: NamedPod, *, suffix: str, action: str, reason: str, note: str, now: str, instance: str, kind: str
+) -> PodCall:
+    event = _PodEvent(
+        _EventMeta(f"{pod.name[:200]}.{suffix}".lower()),
+        now,
+        instance[:128],
+        action,
+        reason,
+        kind,
+        note[:LONGEST_NOTE],
+        _Regarding(pod.namespace, pod.name, pod.uid),
+    )
+    return PodCall("POST", _events_path(pod.namespace), _encoder.encode(event))
+
+
+@lru_cache(maxsize=1024)
+def _events_path(namespace: str) -> str:
+    return EVENTS.path(namespace=namespace)
