@@ -41,6 +41,7 @@ from hetsched.placement.models.workloads import UNREPORTED
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
 from hetsched.scheduling.leases import Lease, reporting
+from hetsched.storage.bulk_rows import write_values
 from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 100
@@ -78,7 +79,7 @@ def run(cluster_id: int) -> int:
     finally:
         reporting.release(lease)
     # Failed reports alone do not start the next run; `sweep` retries them.
-    if (reported and _is_due(cluster_id)) or _has_untried_pods(cluster_id):
+    if _is_due(cluster_id) and (reported or _has_untried_pods(cluster_id)):
         if _has_undecided_pods(cluster_id):
             dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
         else:
@@ -119,10 +120,10 @@ def _report(cluster: Cluster, lease: Lease, instance: str) -> int:
 
 def _record(step: Sequence[tuple[PodResult, bool]], at: datetime) -> int:
     """Write which of these pods were reported, and which reports failed; return the number of reported pods."""
-    reported = [Pod(pk=result.pod_id, reported_decision=result.decision_id) for result, is_done in step if is_done]
+    reported = [(result.decision_id, None, result.pod_id) for result, is_done in step if is_done]
     failed = [Pod(pk=result.pod_id, report_failed_at=at) for result, is_done in step if not is_done]
     with write_transaction():
-        write_columns(reported, ("reported_decision", "report_failed_at"))
+        write_values(Pod, ("reported_decision", "report_failed_at"), reported)
         write_columns(failed, ("report_failed_at",))
     return len(reported)
 
@@ -159,31 +160,20 @@ def _due_results(cluster_id: int, count: int) -> tuple[list[PodResult], datetime
         "id", "decision_id", "namespace", "name", "uid", "decision__verdict", "decision__summary", "state", "message",
         "node__name", "decision__nominated_node", "decision__created_at",
     )[:count]  # fmt: skip
-    some = [
-        PodResult(
-            pk,
-            decision,
-            space,
-            name,
-            uid,
-            Verdict(verdict),
-            _sentence(space, summary, state, message),
-            node or "",
-            kept,
-        )
-        for pk, decision, space, name, uid, verdict, summary, state, message, node, kept, _ in rows
-    ]
+    redactions: dict[str, Redaction] = {}
+    some = []
+    for pk, decision, space, name, uid, verdict, summary, state, message, node, nominated, _ in rows:
+        tenant = redactions.get(space) or redactions.setdefault(space, Redaction(frozenset({space})))
+        sentence = _sentence(tenant, summary, state, message)
+        some.append(PodResult(pk, decision, space, name, uid, Verdict(verdict), sentence, node or "", nominated))
     # Other programs, such as cluster autoscalers, read the nominated node of a pod.
     some.sort(key=lambda result: not result.nominated)
     return some, min((row[-1] for row in rows), default=None)
 
 
-def _sentence(namespace: str, summary: str, state: str, message: str) -> str:
-    """Return the message of a pod's condition, without the names of pods in other namespaces."""
-    tenant = Redaction(frozenset({namespace}))
+def _sentence(tenant: Redaction, summary: str, state: str, message: str) -> str:
+    """Return the message of a pod's condition, without the names of pods in other namespaces than the tenant's."""
     text = tenant.summary(summary)
-    return (
-        Message("{detail}, but was not bound: {reason}", detail=text, reason=tenant.message(message))
-        if state == State.PENDING.value
-        else text
-    )
+    if state != State.PENDING.value:
+        return text
+    return Message("{detail}, but was not bound: {reason}", detail=text, reason=tenant.message(message))

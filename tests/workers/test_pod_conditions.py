@@ -7,6 +7,7 @@ import pytest
 from hetsched.contracts.message import Message
 from hetsched.placement.actions.evictions import ClaimedEviction
 from hetsched.placement.models import Eviction, Nomination, Pod
+from hetsched.placement.queries.redaction import Redaction
 from workers.report import _sentence
 
 
@@ -18,12 +19,14 @@ def test_victims_are_named_in_their_own_namespace_alone(namespace: str, expected
     hidden = "(a pod of another namespace)"
     placed = Message("placed on {node}", node="n1")
     summary = Message("{detail}, replacing {pods}", detail=placed, pods="ml/b")
-    assert _sentence(namespace, summary, "running", "") == expected.format(hidden=hidden)
+    assert _sentence(Redaction(frozenset({namespace})), summary, "running", "") == expected.format(hidden=hidden)
 
 
 def test_pod_that_filled_the_node_is_not_named_in_another_namespace() -> None:
     filled = Message("{node} was filled by {pods} before the pod was bound", node="n1", pods="ml/b")
-    found = _sentence("web", Message("{pod} placed on {node}", pod="web/a", node="n1"), "pending", filled)
+    found = _sentence(
+        Redaction(frozenset({"web"})), Message("{pod} placed on {node}", pod="web/a", node="n1"), "pending", filled
+    )
     assert (
         found == "web/a placed on n1, but was not bound: n1 was filled by (a pod of another namespace) "
         "before the pod was bound"
