@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from csp.constants import NONE, SELF
+from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy as _
 from whitenoise.compress import Compressor
 
@@ -480,7 +481,8 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "hetsched.project.static_files.StaticFileStorage"},
 }
-WHITENOISE_USE_FINDERS = not (STATIC_ROOT / "staticfiles.json").is_file()
+# Evaluated when a web process loads, because a supervisor reads the settings before the files are collected.
+WHITENOISE_USE_FINDERS = SimpleLazyObject(lambda: not (STATIC_ROOT / "staticfiles.json").is_file())
 WHITENOISE_AUTOREFRESH = DEBUG
 WHITENOISE_KEEP_ONLY_HASHED_FILES = True
 WHITENOISE_SKIP_COMPRESS_EXTENSIONS = (*Compressor.SKIP_COMPRESS_EXTENSIONS, "map")
