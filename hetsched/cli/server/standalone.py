@@ -25,7 +25,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import msgspec
 import typer
@@ -308,16 +308,21 @@ def is_ready(url: str) -> bool:
 
 
 class RoundTrip:
-    """One task that passes through broker and worker, to check both."""
+    """One task that passes through broker and worker, to check both.
+
+    Programs that are forked later would inherit an application of Celery and its connections, so neither remains.
+    """
 
     def __init__(self, socket_file: Path) -> None:
         from celery import Celery
 
-        url = f"redis+socket://{socket_file}"
-        self._result: Any = Celery(broker=url, backend=url).send_task("hetsched.ping", queue="schedule")
+        self._socket_file = socket_file
+        app = Celery(broker=f"redis+socket://{socket_file}", fixups=[], set_as_current=False)
+        with app.connection_for_write() as connection:
+            self._task_id = app.send_task("hetsched.ping", queue="schedule", connection=connection).id
 
     def done(self) -> bool:
-        return bool(self._result.ready())
+        return store.has_result(self._socket_file, self._task_id)
 
 
 @contextlib.contextmanager

@@ -85,6 +85,11 @@ def has_messages(socket_file: Path, queue: str) -> bool:
     return reply.startswith(b":") and reply != b":0\r\n"
 
 
+def has_result(socket_file: Path, task_id: str) -> bool:
+    """Return whether a worker has stored the result of a task."""
+    return _reply(socket_file, "EXISTS", f"celery-task-meta-{task_id}").startswith(b":1")
+
+
 def _reply(socket_file: Path, *words: str) -> bytes:
     """Send one command and return the start of its reply, or nothing if the server does not respond."""
     command = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
