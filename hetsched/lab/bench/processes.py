@@ -20,9 +20,14 @@ _PROC = Path("/proc")
 _ROLES = {
     "watch": "watch",
     "worker": "worker",
+    "preview": "worker",
+    "beat": "beat",
+    "web": "uvicorn",
     "hetsched.project.beat": "beat",
     "hetsched.project.web_server": "uvicorn",
 }
+# Names of processes that a supervisor has forked; their command line is that of the supervisor.
+_FORKED = re.compile(r"(watch|worker|preview|beat|web)(-\d+)?")
 
 
 def cpu_of(*roots: int, api_port: int = 0) -> dict[str, float]:
@@ -40,15 +45,18 @@ def cpu_of(*roots: int, api_port: int = 0) -> dict[str, float]:
 
 
 def memory_of(root: int) -> dict[str, float]:
-    """Return resident memory in MiB by program for a process tree; processes of one program are summed."""
+    """Return memory in MiB by program for a process tree; processes of one program are summed.
+
+    Each process counts its share of the memory that it has in common with others (`Pss`).
+    """
     found = _all()
     mib: dict[str, float] = defaultdict(float)
     for pid in _descendants(root, found):
         try:
-            pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
-        except OSError:
+            kib = int((_PROC / str(pid) / "smaps_rollup").read_text().partition("\nPss:")[2].split()[0])
+        except (OSError, IndexError):  # the process ended; a zombie has no memory
             continue
-        mib[_program(found[pid][1])] += pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        mib[_program(found[pid][1])] += kib / 2**10
     return dict(mib)
 
 
@@ -103,7 +111,9 @@ def _all() -> dict[int, tuple[int, list[str], float]]:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue  # the process ended while it was read
-        fields = stat.rpartition(")")[2].split()
+        name, fields = stat.partition("(")[2].rpartition(")")[0], stat.rpartition(")")[2].split()
+        if forked := _FORKED.fullmatch(name):
+            words = [forked[1]]
         found[int(folder.name)] = int(fields[1]), words, (int(fields[11]) + int(fields[12])) / tick
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsched.lab.bench.processes import cpu_of, pids_of, suspended, used_seconds
+from hetsched.lab.bench.processes import cpu_of, memory_of, pids_of, suspended, used_seconds
 
 _BUSY = "import sys; sum(range(9_000_000)); print('done', flush=True); sys.stdin.read()"
 
@@ -28,6 +28,17 @@ def test_cpu_time_of_child_processes_is_counted() -> None:
     shell.wait()
     assert used["worker"] > 0
     assert cpu_of(shell.pid) == {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="there is no /proc")
+def test_forked_process_is_identified_by_its_name() -> None:
+    rename = "from pathlib import Path; Path('/proc/self/comm').write_text('web-2'); print(flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", rename], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    found = pids_of(process.pid, "uvicorn"), list(memory_of(process.pid))
+    process.communicate(b"\n")
+    assert found == ([process.pid], ["uvicorn"])
 
 
 def test_processes_are_ordered_by_processor_time() -> None:
