@@ -62,7 +62,8 @@ def test_socket_frames_are_small_and_uncompressed() -> None:
     )
     for name in starts:
         text = re.sub(r"[\s\",=-]+", " ", (ROOT / name).read_text())
-        assert text.count(" m hetsched.project.web_server ") == 1, name
+        commands = re.findall(r"( m|PythonModule\() hetsched\.project\.web_server ", text)
+        assert len(commands) == 1, name
         assert "uvicorn" not in text, f"{name} starts web processes in another way"
     found = web_server.configuration("127.0.0.1", 8000, 10)
     assert (found.ws_max_size, found.ws_per_message_deflate) == (65536, False)

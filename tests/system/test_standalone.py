@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.cli.server.standalone import RoundTrip
 from tests.system.processes import ROOT, Process, children_of, free_port, plain_environment, python, wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -157,13 +158,11 @@ def test_second_server_on_the_same_data_is_rejected(first_start: Standalone) -> 
 
 def test_killed_worker_is_restarted(first_start: Standalone) -> None:
     below = children_of(first_start.process.popen.pid)
-    workers = [
-        pid
-        for pid in below
-        if os.getpgid(pid) == pid and "standalone@localhost" in Path(f"/proc/{pid}/cmdline").read_text()
-    ]
+    workers = [pid for pid in below if os.getpgid(pid) == pid and Path(f"/proc/{pid}/comm").read_text() == "worker\n"]
     os.kill(workers[0], signal.SIGKILL)
     wait_until(lambda: "worker exited (signal SIGKILL)" in first_start.said(), what="the notice")
+    (socket_file,) = first_start.data.glob("store-*.sock")
+    wait_until(RoundTrip(socket_file).done, what="a task of the restarted worker")
     wait_until(lambda: status(f"{first_start.url}/readyz") == 200, what="readiness")
 
 

@@ -5,7 +5,7 @@ database and message store in DATABASE_URL and REDIS_URL, or by default a SQLite
 folder. The informer process decides and binds pods; workers write events and projections in the background. If the
 options name a cluster, it is connected first. Clusters that are already connected are also scheduled. If a live cluster
 is connected, workers and beat have a lower processor priority, and they start when the pods that are pending at the
-start are scheduled, because the start of Python programs takes processor time from the informer process. Without a live
+start are scheduled, because their start and first tasks take processor time from the informer process. Without a live
 cluster, the workers are the scheduler.
 Any number of these commands may use one database: for each cluster, database leases select the command that runs the
 informer and the one that schedules, and the others are on standby.
@@ -154,8 +154,8 @@ def start_all(
         supervisor.run_to_end(cluster)
     idle = supervisor.log_dir.parent / IDLE_FILE
     idle.unlink(missing_ok=True)
-    others = [SupervisedProgram("extender", (sys.executable, "-m", "django", "extender"))] if extender else []
-    for program in (*servers, standalone.watch(), *others):
+    others = [SupervisedProgram("extender", standalone.django_command("extender"))] if extender else []
+    for program in (standalone.watch(), *servers, *others):
         supervisor.start(program)
     is_live = cluster is not None or prepared.live
     if is_live:
@@ -220,7 +220,7 @@ def connection(
         words.append("--in-cluster")
     if shadow is not None:
         words.append(f"--shadow={shadow}" if shadow else "--no-shadow")
-    return SupervisedProgram("connect", (sys.executable, "-m", "django", *words))
+    return SupervisedProgram("connect", standalone.django_command(*words))
 
 
 def environment(data_dir: Path, host: str, socket_file: Path | None) -> dict[str, str]:

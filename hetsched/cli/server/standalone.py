@@ -24,6 +24,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -35,11 +36,20 @@ from hetsched.contracts.errors import InputError
 
 from ..output import console, note
 from . import store
+from .forked import PythonModule
 from .probe import Probe
 from .supervisor import StopRequested, SupervisedProgram, Supervisor
 
 SETTINGS = "hetsched.project.settings"
-CELERY = (sys.executable, "-m", "celery", "-A", "hetsched.project.celery:app")
+COMMANDS = "hetsched.project.management.commands"
+# Modules that a worker needs in addition to the tasks, and that a web process needs. The program's own module is not
+# among them, because it runs as `__main__`.
+WORKER_MODULES = (
+    "billiard.popen_fork", "billiard.sharedctypes", "celery.app.control", "celery.app.log", "celery.apps.worker",
+    "celery.backends.redis", "celery.bin.celery", "celery.concurrency.prefork", "celery.fixups.django",
+    "celery.worker.components", "celery.worker.consumer", "kombu.transport.redis",
+)  # fmt: skip
+WEB_MODULES = ("hetsched.project.asgi", "hetsched.project.connections")
 # Variables that an embedded server sets itself, because inherited values would connect some processes to other
 # services.
 OWN_VARIABLES = ("DATABASE_URL", "REDIS_URL", "HETSCHED_BROKER_URL", "HETSCHED_CHANNEL_URL")
@@ -139,7 +149,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 def prepare(supervisor: Supervisor, *options: str) -> Prepared:
     """Run the `prepare` command with these options."""
-    program = SupervisedProgram("prepare", (sys.executable, "-m", "django", "prepare", *options))
+    program = SupervisedProgram("prepare", django_command("prepare", *options))
     return msgspec.json.decode(supervisor.run_to_end(program), type=Prepared)
 
 
@@ -149,8 +159,8 @@ def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]
     for name in numbered("web", count):
         probe = Probe()
         where = ("--fd", str(listener.fileno()), "--probe-fd", str(probe.descriptor), "--grace-seconds", "3")
-        argv = (sys.executable, "-m", "hetsched.project.web_server", *where)
-        found.append(SupervisedProgram(name, argv, fds=(listener.fileno(), probe.descriptor), probe=probe))
+        module = PythonModule("hetsched.project.web_server", where, partial(load, *WEB_MODULES))
+        found.append(SupervisedProgram(name, module, fds=(listener.fileno(), probe.descriptor), probe=probe))
     return found
 
 
@@ -173,7 +183,41 @@ def worker_programs(name: str, count: int, socket_file: Path | None) -> list[Sup
 def _worker(program: str, name: str, queues: str, processes: int) -> SupervisedProgram:
     pool = ("-P", "prefork", "-c", str(processes), "-Q", queues)
     quiet = ("--without-gossip", "--without-mingle")
-    return SupervisedProgram(program, (*CELERY, "worker", *pool, "-n", f"{name}@localhost", *quiet), grace_seconds=10.0)
+    words = ("-A", "hetsched.project.celery:app", "worker", *pool, "-n", f"{name}@localhost", *quiet)
+    return SupervisedProgram(program, PythonModule("celery", words, _load_worker), grace_seconds=10.0)
+
+
+def django_command(*words: str) -> PythonModule:
+    """Return the module that runs a management command."""
+    return PythonModule("django", words, partial(load, f"{COMMANDS}.{words[0]}"))
+
+
+def load(*modules: str) -> None:
+    """Set up Django and import the modules in this process, before it forks a program.
+
+    Raises: SystemExit if the environment is invalid, after a message.
+    """
+    import django
+
+    django.setup()
+    for module in modules:
+        importlib.import_module(module)
+
+
+def _load_watch() -> None:
+    from hetsched.engine.framework.registry import load_registry
+
+    load(f"{COMMANDS}.watch")
+    load_registry()
+
+
+def _load_worker() -> None:
+    from django.conf import settings
+
+    from hetsched.engine.framework.registry import load_registry
+
+    load(*WORKER_MODULES, *settings.CELERY_IMPORTS)
+    load_registry()
 
 
 def numbered(name: str, count: int) -> list[str]:
@@ -183,11 +227,11 @@ def numbered(name: str, count: int) -> list[str]:
 
 def watch() -> SupervisedProgram:
     """Return the program of the informers. Without live clusters, it only polls for new clusters."""
-    return SupervisedProgram("watch", (sys.executable, "-m", "django", "watch"), grace_seconds=10.0)
+    return SupervisedProgram("watch", PythonModule("django", ("watch",), _load_watch), grace_seconds=10.0)
 
 
 def beat() -> SupervisedProgram:
-    return SupervisedProgram("beat", (sys.executable, "-m", "hetsched.project.beat"))
+    return SupervisedProgram("beat", PythonModule("hetsched.project.beat", (), partial(load, "celery.apps.beat")))
 
 
 @contextlib.contextmanager
@@ -273,6 +317,7 @@ def common_environment(env: Mapping[str, str], data_dir: Path, host: str) -> dic
         "HETSCHED_DATA": str(data_dir),
         "ALLOWED_HOSTS": env.get("ALLOWED_HOSTS") or ",".join(dict.fromkeys((*LOOPBACK, host, socket.gethostname()))),
         "PYTHONUNBUFFERED": "1",
+        "OPENBLAS_NUM_THREADS": env.get("OPENBLAS_NUM_THREADS") or "1",  # numpy would start threads at its import
     }
 
 

@@ -7,8 +7,9 @@ the rest of its process group is killed first. A program with a probe that does 
 killed and restarted; it has `START_SECONDS` until its first response. A program with a demand runs only while there is
 demand: it is asked to end after `IDLE_SECONDS` without demand, and may finish its work first. A background program has
 a lower processor priority, so that the other programs run first on a busy machine. Programs are stopped in reverse
-order: SIGTERM to the leader, then after the grace period SIGKILL to the group.
-Invariant: the process is single-threaded, so that running code between fork and exec is safe.
+order: SIGTERM to the leader, then after the grace period SIGKILL to the group. On Linux, Python programs are forked
+from this process (`forked.py`); other programs are executed.
+Invariant: the process is single-threaded, so that running code after a fork is safe.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -30,6 +32,7 @@ import msgspec
 
 from hetsched.contracts.errors import InputError
 
+from .forked import CAN_FORK, ForkedProcess, PythonModule
 from .probe import Probe
 
 POLL_SECONDS = 0.1
@@ -40,24 +43,30 @@ DEMAND_SECONDS, IDLE_SECONDS = 0.5, 60.0
 LOG_BYTES = 16 << 20
 BACKGROUND_NICENESS = 10  # a tenth of the processor time of another busy program (Linux: weight 110 of 1024)
 _AUTOGROUP_TRIES = 10
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class SupervisedProgram(msgspec.Struct, frozen=True):
-    """Program to run; `grace_seconds` is its time to finish after SIGTERM.
+    """Program to run: the words of an executable's command line, or a Python module.
 
-    `fds` lists the file descriptors that it inherits. `probe`, if set, checks its liveness. `demand`, if set, returns
-    whether there is work for the program; it is called every `DEMAND_SECONDS`. Without it, the program always runs.
+    `grace_seconds` is its time to finish after SIGTERM. `fds` lists the file descriptors that it inherits. `probe`, if
+    set, checks its liveness. `demand`, if set, returns whether there is work for the program; it is called every
+    `DEMAND_SECONDS`. Without it, the program always runs.
     """
 
     name: str
-    argv: tuple[str, ...]
+    command: tuple[str, ...] | PythonModule
     grace_seconds: float = 5.0
     fds: tuple[int, ...] = ()
     probe: Probe | None = None
     demand: Callable[[], bool] | None = None
     background: bool = False
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return the command that executes the program."""
+        return self.command.argv if isinstance(self.command, PythonModule) else self.command
 
 
 class StopRequested(Exception):
@@ -69,7 +78,7 @@ class _Child:
 
     def __init__(self, program: SupervisedProgram) -> None:
         self.program = program
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.started = 0.0
         self.wait_seconds = FIRST_WAIT_SECONDS
         self.restart_at: float | None = None
@@ -86,6 +95,7 @@ class Supervisor:
     """Supervisor of programs with one environment; each program writes its output to a separate file in `log_dir`.
 
     With `log_stderr` all programs write to the standard error of this process instead, as container runtimes expect.
+    The environment also becomes that of this process, which loads the code of the programs.
     """
 
     def __init__(
@@ -98,6 +108,8 @@ class Supervisor:
         log_stderr: bool = False,
     ) -> None:
         self._env = dict(env)
+        os.environ.clear()
+        os.environ.update(env)
         self._cwd = cwd
         self.log_dir = log_dir
         self._print = write_line
@@ -193,7 +205,17 @@ class Supervisor:
 
     def _spawn(
         self, program: SupervisedProgram, *, stdout: IO[bytes] | int, stderr: IO[bytes] | None
-    ) -> subprocess.Popen[bytes]:
+    ) -> subprocess.Popen[bytes] | ForkedProcess:
+        prepare = _prepare_background if program.background else _prepare
+        if CAN_FORK and isinstance(program.command, PythonModule):
+            return ForkedProcess(
+                program.command,
+                cwd=self._cwd,
+                stdout=stdout,
+                stderr=stderr,
+                fds=program.fds,
+                prepare=partial(_prepare_forked, program.name, prepare),
+            )
         return subprocess.Popen(
             program.argv,
             env=self._env,
@@ -203,7 +225,7 @@ class Supervisor:
             stderr=stderr,
             start_new_session=True,
             pass_fds=program.fds,
-            preexec_fn=_prepare_background if program.background else _prepare,  # noqa: PLW1509  (no threads here)
+            preexec_fn=prepare,  # noqa: PLW1509  (no threads here)
         )
 
     def _run(self, child: _Child, now: float) -> None:
@@ -228,11 +250,11 @@ class Supervisor:
             if now >= child.restart_at:
                 self._run(child, now)
         elif child.exited or self._hangs(child.program, now):
-            _kill_group(child.process)
+            code = _kill_group(child.process)
             if child.dismissed:
                 child.process = None
             else:
-                self._restart_later(child, child.process.returncode, now)
+                self._restart_later(child, code, now)
         elif self._is_idle(child, now):
             child.dismissed, child.demanded_at = True, None
             child.process.terminate()
@@ -274,9 +296,16 @@ class Supervisor:
 
 
 def _prepare() -> None:
-    """Request a signal at the death of the parent process. This runs between fork and exec."""
+    """Request a signal at the death of the parent process. This runs in the child process, after the fork."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _prepare_forked(name: str, prepare: Callable[[], None]) -> None:
+    """Prepare a forked process, which has the command line of this process; its name identifies the program."""
+    prepare()
+    if _libc is not None:
+        _libc.prctl(_PR_SET_NAME, name.encode())
 
 
 def _prepare_background() -> None:
@@ -294,10 +323,12 @@ def _prepare_background() -> None:
             return
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes] | ForkedProcess) -> int:
+    """Kill the process group of a program and return the exit code of its leader."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()  # immediately after a fork, the process is not the leader of its group yet
+    return process.wait()
 
 
 def _exit_text(code: int) -> str:
