@@ -52,7 +52,7 @@ from .leases import Lease
 # backlog no longer delays the bindings when the oldest one began LATE_SECONDS ago.
 CONFIRM_SECONDS, BACKLOG_SECONDS, LATE_SECONDS = 0.5, 5.0, 8.0
 CONFIRM_AT_ONCE = 200
-CONFIRM_IDLE = 10
+CONFIRM_IDLE = 25
 RETAIN_SECONDS, FORGET_SECONDS = 30.0, 1.0
 DRAIN_SECONDS, DRAIN_STEP_SECONDS = 10.0, 0.01
 _ON_ITS_NODE = [state.value for state in HOLDING if state is not State.PLACED]
