@@ -93,21 +93,26 @@ def _if_places(value: Any, otherwise: Any) -> Case:
 
 
 ADVANCE = PreparedUpdate(
-    lambda: _rows(
-        "inventory.Cluster",
-        pk=Parameter("cluster"),
-        revision__range=(Parameter("revision"), Parameter("newest")),
-        decisive_revision__lte=Parameter("decisive"),
-        leader_epoch__range=(Parameter("earliest"), Parameter("latest")),
-    ).annotate(locked_at=DatabaseClock()),
+    lambda: (
+        _rows(
+            "inventory.Cluster",
+            pk=Parameter("cluster"),
+            revision__range=(Parameter("revision"), Parameter("newest")),
+            decisive_revision__lte=Parameter("decisive"),
+            leader_epoch__range=(Parameter("earliest"), Parameter("latest")),
+        )
+        .defer("definitions")
+        .annotate(locked_at=DatabaseClock())
+    ),
     revision=F("revision") + 1,
     decisive_revision=_if_places(_NEXT, F("decisive_revision")),
     effects_due_since=_if_places(Coalesce(F("effects_due_since"), _NEXT), F("effects_due_since")),
 )
 """Increment a cluster's revision and return its row; change nothing if decisions made on `revision` are void.
 
-The statement locks the row, so it runs first in a transaction. `locked_at` is the time of the database. `places` is 1
-if the transaction reserves resources and leaves the effects on other rows to a later transaction.
+The statement locks the row, so it runs first in a transaction. The definitions, which can have megabytes, are not read.
+`locked_at` is the time of the database. `places` is 1 if the transaction reserves resources and leaves the effects on
+other rows to a later transaction.
 """
 
 

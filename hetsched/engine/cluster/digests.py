@@ -2,8 +2,8 @@
 
 To verify a decision, it is recomputed on its original state; the digest identifies that state without storing it. The
 digest covers the rows' digests, in row order and in blocks, and the content outside the rows: namespaces, quotas,
-disruption budgets, volumes, learnt usage. A row's digest covers its report, the allocation of every pod on it, all pod fields that another
-decision may read, and its current use if it has a fresh sample.
+disruption budgets, volumes, learnt usage. A row's digest covers its report, the allocation of every pod on it, all pod
+fields that another decision may read, and its current use if it has a fresh sample.
 Invariant: equal nodes and placed pods give equal digests in any process, independent of the history; only rows that
 changed since the last call are read again.
 """
