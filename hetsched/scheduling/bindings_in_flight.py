@@ -156,13 +156,21 @@ class BindingsInFlight:
         return bool(self._unsent)
 
     def advance(self, seconds: float = 0.0) -> None:
-        """Receive responses, for at most `seconds` until the first one arrives, and send waiting bindings."""
+        """Send waiting bindings, and receive responses, for at most `seconds` until the first one arrives.
+
+        Bindings are sent before the responses are read, which takes time and rarely makes room.
+        """
+        self._send_waiting()
         self._calls.advance(seconds)
-        if not self._unsent:
-            return
+        if self._unsent and self._send_waiting():
+            self._calls.advance()
+
+    def _send_waiting(self) -> bool:
+        """Add the waiting bindings for which there is room to the parallel calls; return whether there were any."""
+        before = len(self._unsent)
         while self._unsent and self._send(*self._unsent[0]):
             self._unsent.popleft()
-        self._calls.advance()
+        return len(self._unsent) < before
 
     def close(self) -> None:
         """Wait for bindings in flight and write their results; workers claim the remaining bindings."""

@@ -53,7 +53,7 @@ COLLECT_SECONDS = 0.05
 RELEASE_SECONDS = 0.5  # interval at which reservations of force-deleted pods are checked
 REWRITE_AFTER = timedelta(seconds=1)
 MOST_EVENTS = 500
-REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 10.0
+REPORT_SECONDS, MAX_REPORT_SECONDS = 4.0, 10.0
 MOST_CONFLICTS = 20
 log = structlog.get_logger(__name__)
 

@@ -51,7 +51,7 @@ MAX_BINDINGS = 600
 MIN_ARRIVALS = 25
 # Pause while bindings wait for room on the connections and nothing else is due, so that responses arrive together.
 RESPONSE_SECONDS = 0.005
-REPORT_SECONDS, MAX_REPORT_SECONDS = 1.0, 5.0
+REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 5.0
 # Longest delay of `write_placement_effects` without a backlog; the transaction that confirms the bindings usually
 # writes them earlier.
 EFFECTS_SECONDS = 0.6
