@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging.config
 import os
+import sys
 from typing import Any
 
 from celery import Celery
@@ -37,4 +38,6 @@ def write_heartbeat(**_: Any) -> None:
 
 if __name__ == "__main__":
     heartbeat.beat("beat")  # also creates the data folder, which contains the file with the schedule
+    if not os.access(settings.DATA_DIR, os.W_OK):
+        sys.exit(f"hetsched: HETSCHED_DATA: {settings.DATA_DIR} is not a writable folder [DataDirInvalid]")
     app.Beat().run()

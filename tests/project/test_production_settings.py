@@ -108,6 +108,13 @@ def test_every_process_refuses_a_wrong_variable_alike(tmp_path: Path, program: s
     )
 
 
+def test_beat_refuses_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(tmp_path, *PROGRAMS["beat"], HETSCHED_DATA=str(tmp_path / "file" / "data"))
+    assert done.returncode == 1
+    assert done.stderr == f"hetsched: HETSCHED_DATA: {tmp_path}/file/data is not a writable folder [DataDirInvalid]\n"
+
+
 @pytest.mark.parametrize("program", ["manage.py", "watch", "worker"])
 def test_every_process_rejects_an_invalid_deployment_alike(tmp_path: Path, program: str) -> None:
     done = run(tmp_path, *PROGRAMS[program], **{**PRODUCTION, "SECRET_KEY": ""})
