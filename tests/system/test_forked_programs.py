@@ -156,6 +156,21 @@ def test_output_is_returned_and_a_failure_ends_the_command(tmp_path: Path) -> No
     assert done.stderr == "progress\n" * 2
 
 
+def test_descriptor_above_a_lowered_limit_is_closed(tmp_path: Path) -> None:
+    """The limit of open files may be lower than a descriptor that is open, or higher than 10^9, as in containers."""
+    source = "import os; print([number for number in range(300) if os.path.exists(f'/proc/self/fd/{number}')])"
+    (tmp_path / "program.py").write_text(source)
+    script = HOLD.partition("supervisor.start")[0] + (
+        "import os, resource\n"
+        "os.dup2(lock.fileno(), 200)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "print(supervisor.run_to_end(SupervisedProgram('once', PythonModule('program'))).decode(), end='')\n"
+    )
+    command = python("-c", script, str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2]\n", "")
+
+
 def test_loaded_code_has_no_threads_connections_or_descriptors(tmp_path: Path) -> None:
     script = (
         "import os\n"

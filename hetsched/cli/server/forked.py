@@ -12,6 +12,7 @@ a second time.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import io
 import os
@@ -134,12 +135,13 @@ def _replace_descriptors(output: int, errors: int, fds: tuple[int, ...]) -> None
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(errors, 2)
-    lowest = 3
-    for descriptor in sorted(fds):
-        os.closerange(lowest, descriptor)
+    for descriptor in fds:
         os.set_inheritable(descriptor, True)
-        lowest = descriptor + 1
-    os.closerange(lowest, os.sysconf("SC_OPEN_MAX"))
+    # The limit of open files is no bound: it may be 10^9, or lower than a descriptor that is open.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in fds:
+            with contextlib.suppress(OSError):  # the list contains its own descriptor, which is closed already
+                os.close(descriptor)
 
 
 def _reset_interpreter(module: PythonModule) -> None:
