@@ -171,6 +171,19 @@ def test_descriptor_above_a_lowered_limit_is_closed(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2]\n", "")
 
 
+def test_ignored_end_of_children_does_not_hide_exit_codes(tmp_path: Path) -> None:
+    """A process inherits ignored signals; the kernel discards the exit codes of children if SIGCHLD is ignored."""
+    source = "import signal, sys; sys.exit(3 if signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL else 4)"
+    (tmp_path / "program.py").write_text(source)
+    script = HOLD.partition("supervisor.start")[0] + (
+        "supervisor.run_to_end(SupervisedProgram('once', PythonModule('program')))\n"
+    )
+    words = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    command = python("-c", words, *python("-c", script, str(tmp_path)))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 def test_loaded_code_has_no_threads_connections_or_descriptors(tmp_path: Path) -> None:
     script = (
         "import os\n"

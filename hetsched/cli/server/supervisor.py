@@ -119,6 +119,8 @@ class Supervisor:
         self._next_log_check = 0.0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        # A process may inherit that SIGCHLD is ignored; the kernel would then discard the exit codes of the programs.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stop_signals += 1
