@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -14,6 +17,8 @@ from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import OutboxEvent, merge, message
+from hetsched.placement.actions import topic_subscriptions
+from hetsched.storage.write_lock import write_transaction
 from web.live import hub
 from web.live.spans import spans
 
@@ -188,3 +193,30 @@ async def test_page_of_a_closed_topic_gets_a_snapshot(pages: Callable[..., Any],
     await in_thread(uncordon)(cluster, "n1", actor=SYSTEM, reason="done")
     await assert_current(page)
     assert page.revisions[topic] == 2
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_first_subscription_waits_for_its_cluster_without_other_sockets(
+    pages: Callable[..., Any], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long transaction on a cluster, such as an import, delays only the sockets that open a topic of the cluster."""
+    begun, ended = threading.Event(), threading.Event()
+
+    @contextmanager
+    def write_after_others() -> Iterator[None]:
+        begun.set()
+        assert ended.wait(PATIENCE_SECONDS)
+        with write_transaction():
+            yield
+
+    monkeypatch.setattr(topic_subscriptions, "write_transaction", write_after_others)
+    first, second = await pages(), await pages()
+    await first.send("subscribe", "node:lab/n1")
+    try:
+        assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+        await second.send("subscribe", "cluster:lab")
+        assert (await second.receive(5.0))["type"] == "snapshot"
+    finally:
+        ended.set()
+    assert (await first.receive())["type"] == "snapshot"
+    assert first.revisions["node:lab/n1"] == 1

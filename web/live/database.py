@@ -1,5 +1,6 @@
 """Run database calls of sockets in the single thread that Channels reserves for them.
 
+A call that may wait for a lock runs in another thread (`in_own_thread`), so that it does not delay the other sockets.
 Channels closes the database connection after each call. SQLite reads schema and settings for each new connection, so
 hundreds of sockets that reconnect at the same time would have to wait for the thread. An SQLite connection therefore
 stays open for `KEPT_SECONDS`, or until a call on it fails. Other databases use their connection pool.
@@ -42,6 +43,19 @@ def in_database(call: Callable[P, T]) -> SyncToAsync[P, T]:
     return _InDatabase(call, thread_sensitive=True)
 
 
+class _InOwnThread(SyncToAsync[P, T]):
+    def thread_handler(self, loop: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().thread_handler(loop, *args, **kwargs)
+        finally:
+            connections.close_all()
+
+
+def in_own_thread(call: Callable[P, T]) -> SyncToAsync[P, T]:
+    """Wrap a rare function that may wait for a lock of the database so that it can be awaited."""
+    return _InOwnThread(call, thread_sensitive=False)
+
+
 class _PendingQueries(Generic[K, T]):
     """Queries of one event loop that wait for the next batch."""
 
@@ -51,10 +65,14 @@ class _PendingQueries(Generic[K, T]):
 
 
 class QueryBatcher(Generic[K, T]):
-    """Batcher of the database queries of many sockets: runs equal queries once, and different queries in one call."""
+    """Batcher of the database queries of many sockets: runs equal queries once, and different queries in one call.
 
-    def __init__(self, answer: Callable[[K], T]) -> None:
+    `wrap` selects the thread of the calls: `in_database` or `in_own_thread`.
+    """
+
+    def __init__(self, answer: Callable[[K], T], wrap: Callable[[Callable[[], Any]], Any] = in_database) -> None:
         self._answer = answer
+        self._wrap = wrap
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _PendingQueries[K, T]] = WeakKeyDictionary()
 
     async def __call__(self, key: K) -> T:
@@ -85,7 +103,8 @@ class QueryBatcher(Generic[K, T]):
             asked.answering = None
 
     async def _run_batch(self, keys: list[K]) -> list[tuple[Any, Exception | None]]:
-        return await in_database(lambda: [self._run_query(key) for key in keys])()
+        found: list[tuple[Any, Exception | None]] = await self._wrap(lambda: [self._run_query(key) for key in keys])()
+        return found
 
     def _run_query(self, key: K) -> tuple[Any, Exception | None]:
         try:

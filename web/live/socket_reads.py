@@ -1,4 +1,4 @@
-"""Database calls of sockets; each is one call in the thread that Channels reserves for database calls."""
+"""Database calls of sockets; each read is one call in the thread that Channels reserves for database calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsched.contracts.documents import encode
 from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import from_column
 from hetsched.journal.models import OutboxEvent, Topic
-from hetsched.journal.publish import message, revision_of
+from hetsched.journal.publish import closed_topics, message, revision_of
 from hetsched.placement import actions
 from hetsched.placement.models import Workload
 from hetsched.placement.queries import topics
@@ -22,7 +22,7 @@ from hetsched.storage.batches import batched
 from web.api.monitoring.prometheus import OUT_OF_SCOPE
 from web.translation import translate, with_summaries
 
-from .database import QueryBatcher, in_database
+from .database import QueryBatcher, in_database, in_own_thread
 from .hub import SnapshotMessage
 from .rights import Denied
 
@@ -31,12 +31,13 @@ FRAMES = 64  # maximum number of translated messages in the cache
 
 class TopicLookup(msgspec.Struct, frozen=True):
     """Result of resolving a topic: the name that the client sent and the published name; `namespaces` are the
-    namespaces of a workload's pods and objects.
+    namespaces of a workload's pods and objects. A topic that is not `open` has no events yet.
     """
 
     asked: str
     topic: str = ""
     namespaces: frozenset[str] = frozenset()
+    open: bool = True
     denied: Denied | None = None
 
 
@@ -56,13 +57,13 @@ def find(asked: str) -> TopicLookup:
         namespaces = frozenset(
             name for rows in made_of for name in rows.order_by().values_list("namespace", flat=True).distinct()
         )
-    return TopicLookup(asked, topic, namespaces)
+    return TopicLookup(asked, topic, namespaces, open=not closed_topics([topic]))
 
 
 resolve = QueryBatcher(find)
 
 
-open_topic = QueryBatcher(actions.open_topic)
+open_topic = QueryBatcher(actions.open_topic, in_own_thread)
 
 
 @in_database

@@ -297,7 +297,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 self._send_error(found.asked, denied.code, denied.detail)
             else:
                 allowed.append(found)
-        await asyncio.gather(*(socket_reads.open_topic(found.topic) for found in allowed))
+        await asyncio.gather(*(socket_reads.open_topic(found.topic) for found in allowed if not found.open))
         for found in allowed:
             if found.topic not in self.names:
                 self.names[found.topic] = found.asked
