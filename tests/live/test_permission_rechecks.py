@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,9 +15,11 @@ from hetsched.access.models import BrowserSession, Token
 from hetsched.access.sessions import end_sessions
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import revoke_token
+from hetsched.placement.actions import topic_subscriptions
+from hetsched.storage.write_lock import write_transaction
 from web.live import sockets
 
-from .conftest import in_thread
+from .conftest import PATIENCE_SECONDS, in_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OURS = "http://testserver"
@@ -78,6 +83,33 @@ async def test_token_that_was_limited_keeps_its_remaining_topics(viewers: Any, t
         ("decisions", "error"),
         ("cluster:lab", "snapshot"),
     }
+
+
+async def test_topic_that_is_denied_while_it_is_opened_is_not_sent(
+    viewers: Any, token: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    @contextmanager
+    def write_after_others() -> Iterator[None]:
+        begun.set()
+        assert ended.wait(PATIENCE_SECONDS)
+        with write_transaction():
+            yield
+
+    monkeypatch.setattr(topic_subscriptions, "write_transaction", write_after_others)
+    viewer = viewers(token=await in_thread(token)("viewer"))
+    assert await viewer.connect()
+    await viewer.listen("cluster:lab")
+    await viewer.send("subscribe", "node:lab/n1")
+    try:
+        assert await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+        await in_thread(lambda: Token.objects.update(namespaces=["team"]))()
+        assert (await viewer.receive())["topic"] == "cluster:lab"  # the socket subscribes again with the new rights
+    finally:
+        ended.set()
+    message = await viewer.receive()
+    assert (message["topic"], message["type"]) == ("node:lab/n1", "error")
 
 
 @pytest.mark.parametrize(

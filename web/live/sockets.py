@@ -290,22 +290,23 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if len(self.names) + len(wanted) > MAX_TOPICS:
             self._send_error("", "TooManyTopics", f"a socket can subscribe to at most {MAX_TOPICS} topics")
             return
-        allowed: list[socket_reads.TopicLookup] = []
-        for found in await asyncio.gather(*map(socket_reads.resolve, wanted)):
-            denied = found.denied or rights.denial_of(self.subject, found.topic, found.namespaces)
+        lookups = await asyncio.gather(*map(socket_reads.resolve, wanted))
+        closed = [found.topic for found in lookups if not found.open and self._denial_of(found) is None]
+        await asyncio.gather(*map(socket_reads.open_topic, closed))
+        for found in lookups:
+            denied = self._denial_of(found)  # the rights may have changed while topics were opened
             if denied is not None:
                 self._send_error(found.asked, denied.code, denied.detail)
-            else:
-                allowed.append(found)
-        await asyncio.gather(*(socket_reads.open_topic(found.topic) for found in allowed if not found.open))
-        for found in allowed:
-            if found.topic not in self.names:
+            elif found.topic not in self.names:
                 self.names[found.topic] = found.asked
                 self.hub.join(self.listener, [found.topic], since.get(found.asked))
             else:
                 if found.asked in since:
                     self.listener.since[found.topic] = since[found.asked]
                 self.listener.mark_stale(found.topic)
+
+    def _denial_of(self, found: socket_reads.TopicLookup) -> rights.Denied | None:
+        return found.denied or rights.denial_of(self.subject, found.topic, found.namespaces)
 
     def _drop(self, topic: str) -> None:
         del self.names[topic]
