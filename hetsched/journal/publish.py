@@ -71,6 +71,8 @@ def publish_many(patches: Mapping[str, Patch | Callable[[], Patch]]) -> dict[str
     if not connection.in_atomic_block:
         raise transaction.TransactionManagementError("publish must be called in the transaction of the change")
     names = sorted(patches.keys() - closed_topics(patches))
+    if not names:
+        return {}
     revisions, now = _next_revisions(names), timezone.now()
     events = [
         _event(name, revisions[name], patch() if callable(patch) else patch, now)
