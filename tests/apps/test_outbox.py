@@ -19,6 +19,9 @@ from hetsched.journal import counters, metric_names
 from hetsched.journal import publish as publishing
 from hetsched.journal.models import OutboxEvent, Topic
 from hetsched.journal.publish import GROUP, insert_topic, publish, publish_many
+from hetsched.placement.actions import open_topic
+from tests.builders import a_pod
+from tests.situations import a_cluster, submitted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -232,3 +235,21 @@ def test_topic_of_a_node_has_events_once_it_is_open() -> None:
     with transaction.atomic():
         assert publish("node:c/n", {"x": 2}) == 2
     assert [(event["revision"], event["data"]) for event in _received(layer, channel)] == [(2, {"x": 2})]
+
+
+def test_change_of_closed_topics_sends_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "_send", lambda *_: pytest.fail("a message without events"))
+    with transaction.atomic():
+        assert publish_many({"node:c/n": {"x": 1}}) == {}
+
+
+def test_topic_of_a_deleted_workload_is_not_opened() -> None:
+    """The workload may be deleted after the subscription has found it; nothing deletes the topic afterwards."""
+    workload = submitted(a_cluster(), a_pod("p"))
+    open_topic(f"workload:{workload.pk}")
+    open_topic(f"workload:{workload.pk}x")
+    open_topic("node:unknown/n1")
+    assert list(Topic.objects.values_list("name", flat=True).filter(name__startswith="workload:")) == [
+        f"workload:{workload.pk}"
+    ]
+    assert not Topic.objects.filter(name__startswith="node:").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hetsched.inventory.models import Cluster
 from hetsched.journal.publish import closed_topics, insert_topic
 from hetsched.placement.models import Workload
@@ -17,11 +19,16 @@ def open_topic(topic: str) -> None:
     if not closed_topics([topic]):
         return
     kind, _, name = topic.partition(":")
-    clusters = Cluster.objects.select_for_update()
     with write_transaction():
         if kind == "workload":
-            workload = Workload.objects.filter(pk=name).values_list("cluster_id", flat=True)
-            list(clusters.filter(pk__in=list(workload)))
+            cluster_id = Workload.objects.filter(pk=name).values_list("cluster_id", flat=True).first()
+            is_locked = _lock(pk=cluster_id) and Workload.objects.filter(pk=name).exists()
         else:
-            list(clusters.filter(name=name.partition("/")[0]))
-        insert_topic(topic)
+            is_locked = _lock(name=name.partition("/")[0])
+        if is_locked:  # otherwise the object was deleted, and nothing would delete the topic
+            insert_topic(topic)
+
+
+def _lock(**cluster: Any) -> bool:
+    """Lock the row of a cluster; return False if there is none. Submissions may still refer to it."""
+    return bool(Cluster.objects.filter(**cluster).select_for_update(no_key=True).values_list("pk", flat=True))
