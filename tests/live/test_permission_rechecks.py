@@ -15,7 +15,7 @@ from hetsched.access.models import BrowserSession, Token
 from hetsched.access.sessions import end_sessions
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import revoke_token
-from hetsched.placement.actions import topic_subscriptions
+from hetsched.placement import topic_subscriptions
 from hetsched.storage.write_lock import write_transaction
 from web.live import sockets
 

@@ -17,7 +17,7 @@ from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import OutboxEvent, merge, message
-from hetsched.placement.actions import topic_subscriptions
+from hetsched.placement import topic_subscriptions
 from hetsched.storage.write_lock import write_transaction
 from web.live import hub
 from web.live.spans import spans

@@ -5,6 +5,7 @@ Must not contain: an engine run or an external call inside a transaction.
 """
 
 from hetsched.inventory.node_loads import Conflict, Contradiction
+from hetsched.placement.topic_subscriptions import open_topic
 
 from .decisions import can_bind_now, record
 from .device_allocations import DeviceChanges, reconcile_devices
@@ -30,7 +31,6 @@ from .retention import (
     delete_summaries,
 )
 from .submissions import Submission, submit
-from .topic_subscriptions import open_topic
 from .transfer import export_cluster, import_cluster
 from .watch.batches import apply_changes
 from .watch.placed_arrivals import write_placement_effects
