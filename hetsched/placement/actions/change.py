@@ -259,7 +259,7 @@ class ClusterTransaction:
         """Derive the state of every touched workload from its pods; return the touched workloads."""
         if not (self._pods or self._workloads):
             return []
-        rows: list[Workload] = WORKLOADS(pods=self._pods, workloads=self._workloads)
+        rows: list[Any] = WORKLOADS(pods=self._pods, workloads=self._workloads)
         states: dict[str, set[str]] = {row.pk: set(row.pod_states or ()) for row in rows}
         for workload_id, follows in _implied_states(rows).items():
             over = _FINISHED if follows.of_jobs else set()
