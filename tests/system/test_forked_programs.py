@@ -184,6 +184,18 @@ def test_ignored_end_of_children_does_not_hide_exit_codes(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (3, "")
 
 
+def test_code_of_the_next_program_is_loaded_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import time; print('first', flush=True); time.sleep(1)")
+    script = HOLD.partition("supervisor.start")[0] + (
+        "upcoming = SupervisedProgram('next', PythonModule('program', (), lambda: print('loaded', flush=True)))\n"
+        "first = SupervisedProgram('once', PythonModule('program'))\n"
+        "print(supervisor.run_to_end(first, [upcoming]).decode(), end='')\n"
+    )
+    command = python("-c", script, str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "loaded\nfirst\n", "")
+
+
 def test_loaded_code_has_no_threads_connections_or_descriptors(tmp_path: Path) -> None:
     script = (
         "import os\n"

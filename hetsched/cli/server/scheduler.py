@@ -149,20 +149,21 @@ def start_all(
             lambda: store.answers(socket_file), what="the message store", timeout_seconds=standalone.STORE_SECONDS
         )
     wishes = ("--static", *(["--admin"] if admin else [])) if web else ()
-    prepared = standalone.prepare(supervisor, *wishes)
+    watch, beat = standalone.watch(), standalone.beat()
+    prepared = standalone.prepare(supervisor, (watch, *workers, beat, *servers), *wishes)
     if cluster is not None:
         supervisor.run_to_end(cluster)
     idle = supervisor.log_dir.parent / IDLE_FILE
     idle.unlink(missing_ok=True)
     others = [SupervisedProgram("extender", standalone.django_command("extender"))] if extender else []
-    for program in (standalone.watch(), *servers, *others):
+    for program in (watch, *servers, *others):
         supervisor.start(program)
     is_live = cluster is not None or prepared.live
     if is_live:
         latest = time.monotonic() + FIRST_BACKLOG_SECONDS
         with standalone.step("pending pods"):
             supervisor.watch_until(lambda: idle.exists() or time.monotonic() > latest)
-    for program in (*workers, standalone.beat()):
+    for program in (*workers, beat):
         supervisor.start(msgspec.structs.replace(program, background=is_live))
     with standalone.step("the processes"):
         if web:

@@ -23,7 +23,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
@@ -115,7 +115,7 @@ def standalone(
 def start_all(
     supervisor: Supervisor,
     socket_file: Path,
-    programs: Iterable[SupervisedProgram],
+    programs: Sequence[SupervisedProgram],
     where: str,
     *,
     demo: bool,
@@ -127,7 +127,7 @@ def start_all(
     supervisor.wait_until(lambda: store.answers(socket_file), what="the message store", timeout_seconds=STORE_SECONDS)
 
     wishes = ["--static", "--admin", *(["--demo"] if demo else []), *(["--reset-admin"] if reset else [])]
-    admin = prepare(supervisor, *wishes).admin
+    admin = prepare(supervisor, programs, *wishes).admin
 
     for program in programs:
         supervisor.start(program)
@@ -147,10 +147,10 @@ class Prepared(msgspec.Struct, frozen=True):
     live: bool = False
 
 
-def prepare(supervisor: Supervisor, *options: str) -> Prepared:
-    """Run the `prepare` command with these options."""
+def prepare(supervisor: Supervisor, upcoming: Iterable[SupervisedProgram], *options: str) -> Prepared:
+    """Run the `prepare` command with these options, and meanwhile load the code of `upcoming` programs."""
     program = SupervisedProgram("prepare", django_command("prepare", *options))
-    return msgspec.json.decode(supervisor.run_to_end(program), type=Prepared)
+    return msgspec.json.decode(supervisor.run_to_end(program, upcoming), type=Prepared)
 
 
 def web_programs(listener: socket.socket, count: int) -> list[SupervisedProgram]:

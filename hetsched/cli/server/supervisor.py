@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -67,6 +67,11 @@ class SupervisedProgram(msgspec.Struct, frozen=True):
     def argv(self) -> tuple[str, ...]:
         """Return the command that executes the program."""
         return self.command.argv if isinstance(self.command, PythonModule) else self.command
+
+    def load(self) -> None:
+        """Import the code of the program if it will be forked from this process."""
+        if CAN_FORK and isinstance(self.command, PythonModule) and self.command.load is not None:
+            self.command.load()
 
 
 class StopRequested(Exception):
@@ -135,13 +140,17 @@ class Supervisor:
         if program.demand is None:
             self._run(child, time.monotonic())
 
-    def run_to_end(self, program: SupervisedProgram) -> bytes:
+    def run_to_end(self, program: SupervisedProgram, upcoming: Iterable[SupervisedProgram] = ()) -> bytes:
         """Run a program until it exits and return its standard output; its messages are shown to the user.
 
+        While it runs, this process loads the code of `upcoming` programs, which then start earlier.
         Raises: StopRequested; SystemExit with the program's exit code if it fails.
         """
         process = self._spawn(program, stdout=subprocess.PIPE, stderr=None)
         try:
+            for other in upcoming:
+                if process.poll() is None:
+                    other.load()
             while process.poll() is None:
                 self._check_stop()
                 time.sleep(POLL_SECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ class FakeSupervisor:
         if program.background:
             self.niced.append(program.name)
 
-    def run_to_end(self, program: SupervisedProgram) -> bytes:
+    def run_to_end(self, program: SupervisedProgram, upcoming: Iterable[SupervisedProgram] = ()) -> bytes:
         return json.dumps({"admin": None, "live": self.live}).encode()
 
     def watch_until(self, condition: Callable[[], bool]) -> None:
