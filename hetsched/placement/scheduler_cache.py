@@ -12,6 +12,7 @@ back-off stay in back-off when this process reloads the state.
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ class SchedulerCache:
         self._gang_backoffs: dict[str, float] = {}  # gangs in back-off, which are not stored in rows
         self._avoided = AvoidedNodesCache(cluster_id)
         self.columns: ClusterColumns | None = None  # as read at the last refresh of the state
+        self._refreshed_at = float("-inf")
         self._has_nominations = self._has_rejections = True  # at the latest revision; unknown for earlier revisions
         self.decision_seconds: dict[str, float] = defaultdict(
             float
@@ -81,15 +83,17 @@ class SchedulerCache:
         return self._snapshot is None
 
     @contextmanager
-    def locked_snapshot(self, seconds: float = -1) -> Iterator[ClusterSnapshot]:
+    def locked_snapshot(self, seconds: float = -1, *, lag: float = 0.0) -> Iterator[ClusterSnapshot]:
         """Refresh the state from the database and yield it; other threads wait until the `with` block ends.
 
+        With `lag`, changes of other processes since a refresh that is less than `lag` seconds old may be missing. The
+        revision of the snapshot is then older than that of the cluster, so a commit on exactly this revision fails.
         Raises: TimeoutError if the lock is not free within `seconds`.
         """
         if not self._lock.acquire(timeout=max(seconds, 0) if seconds != -1 else -1):
             raise TimeoutError(f"the scheduler cache of cluster {self.cluster_id} is in use")
         try:
-            snapshot = self._refresh()
+            snapshot = self._refresh(lag)
             if not snapshot.evicts:  # for clusters with kubelets, which may reject pods
                 snapshot.state.avoided = self._avoided.current(
                     snapshot.revision, timezone.now(), any_rejections=self._has_rejections
@@ -98,8 +102,12 @@ class SchedulerCache:
         finally:
             self._lock.release()
 
-    def _refresh(self) -> ClusterSnapshot:
+    def _refresh(self, lag: float) -> ClusterSnapshot:
+        now = time.monotonic()
+        if self._snapshot is not None and now - self._refreshed_at < lag:
+            return self._snapshot
         snapshot = self._load_current()
+        self._refreshed_at = now
         snapshot.completed.complete(snapshot.state)
         return snapshot
 
@@ -260,6 +268,10 @@ class SchedulerCache:
                     self._avoided.mark_unchanged(revision)
             finally:
                 self._lock.release()
+
+    def expire(self) -> None:
+        """Let the next use refresh the state, whatever lag it permits."""
+        self._refreshed_at = float("-inf")
 
     def invalidate(self) -> None:
         """Drop the state; the next use loads it from the database."""

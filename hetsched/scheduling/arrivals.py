@@ -31,7 +31,7 @@ from hetsched.placement.scheduler_cache import SchedulerCache
 from hetsched.placement.scheduling_queue.active_queue import PendingPod
 from hetsched.placement.scheduling_queue.decision_time import namespaces_over_share
 from hetsched.placement.scheduling_result import Result
-from hetsched.policies.effective import ActivePolicies
+from hetsched.policies.effective import ActivePolicies, Chooser
 
 from .arrival_buffer import ArrivalBuffer
 from .arrival_order import ArrivalOrder
@@ -68,6 +68,8 @@ class ArrivalScheduler:
         self._cluster: Cluster | None = None
         self._definitions_revision = -1
         self._active: ActivePolicies | None = None  # the commit checks that these versions are still active
+        self._chooser: Chooser | None = None  # has the rules as of the time when the columns were read
+        self._chooser_columns: ClusterColumns | None = None
         self._order = ArrivalOrder()
 
     def place(
@@ -79,16 +81,18 @@ class ArrivalScheduler:
         most: int,
         copies_labels: bool = False,
         is_first: bool = False,
+        lag: float = 0.0,
     ) -> PlacedBatch:
         """Try the first of the arriving pods, at most `most`; place and commit the pods that fit now.
 
         With `copies_labels`, each reservation contains the labels that the API server will copy from the node to the
         pod, so that the watch confirmation of the binding changes nothing. `is_first` is True if no pod is being bound.
+        `lag` is the maximum age in seconds of the known state of the cluster.
         Raises: Conflict if another transaction was committed on the cluster in the meantime.
         """
         if not arrivals or allowed_registries():
             return PlacedBatch()
-        with self._cache.locked_snapshot() as snapshot:
+        with self._cache.locked_snapshot(lag=lag) as snapshot:
             columns = self._cache.columns
             assert columns is not None
             if columns.has_due_pods or columns.follower_epoch != follower_epoch or columns.shadow_of:
@@ -149,7 +153,7 @@ class ArrivalScheduler:
             done = True
         finally:
             if not done:
-                self._active = None
+                self._active = self._chooser = None
             if cycle.failed:
                 self._cache.invalidate()
             elif not done:
@@ -165,7 +169,9 @@ class ArrivalScheduler:
             self._cluster = Cluster.objects.get(pk=self._cache.cluster_id)
             self._definitions_revision = columns.definitions_revision
         self._cluster.policy_name = columns.policy_name
-        rows = build_pod_rows(self._cluster, pods, "", None, Pod.WATCHED, active)
+        if self._chooser is None or self._chooser_columns is not columns:
+            self._chooser, self._chooser_columns = Chooser(self._cluster, active), columns
+        rows = build_pod_rows(self._cluster, pods, "", None, Pod.WATCHED, self._chooser)
         return [row for row in rows if row.spec.ready]
 
 

@@ -334,8 +334,12 @@ class Informer:
 
     def _write(self, changes: Changes) -> None:
         followed = apply_changes(self.lease.cluster_id, changes, epoch=self.lease.epoch)
-        if followed.arrivals_only and self._host is not None:
-            cache_of(self.lease.cluster_id).mark_unchanged(followed.revision)
+        if self._host is not None:
+            cache = cache_of(self.lease.cluster_id)
+            if followed.arrivals_only:
+                cache.mark_unchanged(followed.revision)
+            else:
+                cache.expire()
 
     def _missing_from_lists(self) -> tuple[list[str], list[str]]:
         """Return the nodes and pods that are in the database but not in the first lists."""

@@ -52,6 +52,9 @@ MIN_ARRIVALS = 25
 # Pause while bindings wait for room on the connections and nothing else is due, so that responses arrive together.
 RESPONSE_SECONDS = 0.005
 REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 5.0
+# Longest age of the state of the cluster for which an arriving pod is decided without a query. If another process
+# commits in between, the placement is rejected, and the age is zero for EXACT_SECONDS.
+MOST_LAG, EXACT_SECONDS = 0.05, 1.0
 # Longest delay of `write_placement_effects` without a backlog; the transaction that confirms the bindings usually
 # writes them earlier.
 EFFECTS_SECONDS = 0.6
@@ -87,6 +90,7 @@ class InformerHost:
         self._is_deciding = False
         self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
         self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name)
+        self._exact_until = float("-inf")  # until then, each arriving pod is decided on the current state
         self._placed_at: float | None = None  # when the first placement without effects was committed
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
@@ -143,8 +147,10 @@ class InformerHost:
                     most=most,
                     copies_labels=self.copies_labels,
                     is_first=not self.bindings.count,
+                    lag=0.0 if self._due or now < self._exact_until else MOST_LAG,
                 )
         except Conflict as conflict:
+            self._exact_until = now + EXACT_SECONDS
             log.info("arriving pods will be retried", cluster=self._cluster.pk, reason=str(conflict))
             self._check_lease_next()
         if batch.results:

@@ -21,6 +21,7 @@ from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingReq
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.inventory.models import Cluster, Connection, Node
+from hetsched.inventory.node_loads import advance
 from hetsched.inventory.tiles import NO_NODE
 from hetsched.journal.models import AuditEntry, OutboxEvent
 from hetsched.placement import dispatch
@@ -34,8 +35,10 @@ from hetsched.scheduling import arrival_order, arrivals, binding_cycle, bindings
 from hetsched.scheduling.arrival_buffer import ArrivalBuffer
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
 from hetsched.scheduling.bindings_in_flight import BindingsInFlight
+from hetsched.scheduling.informer_host import MOST_LAG, InformerHost
 from hetsched.scheduling.leases import Lease
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
+from hetsched.storage.write_lock import write_transaction
 from tests.builders import PodBuilder, a_node, a_pod
 from tests.listener import Listener
 from tests.situations import BindingHost, a_live_cluster, acquire_lease, arrived
@@ -96,6 +99,52 @@ def test_pod_that_fits_is_committed_with_its_reservation(cluster: Cluster, lease
     assert Reservation.objects.get(pod=pod, active=True).requests["cpu"] == 2000
     assert (Decision.objects.get().pod_id, Decision.objects.get().workload_id) == (pod.pk, Workload.objects.get().pk)
     assert_state_agrees(cluster)
+
+
+def test_known_state_within_the_lag_is_not_read_again(cluster: Cluster, lease: Lease) -> None:
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
+    assert scheduler.place(waiting(a_pod("first")), lease, 1, most=200).results
+    with CaptureQueriesContext(connection) as captured:
+        assert scheduler.place(waiting(a_pod("p")), lease, 1, most=200, lag=60.0).results
+    texts = [query["sql"] for query in captured]
+    (policies,) = [text for text in texts if text.startswith("SELECT")]  # which the commit checks
+    assert "policies_policy" in policies
+    assert_state_agrees(cluster)
+
+
+def test_placement_on_a_lagging_state_is_rejected(cluster: Cluster, lease: Lease) -> None:
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
+    assert scheduler.place(waiting(a_pod("first").cpu(2)), lease, 1, most=200).results
+    with write_transaction():
+        advance(cluster.pk)  # by another process
+    with pytest.raises(Conflict):
+        scheduler.place(waiting(a_pod("p").cpu(2)), lease, 1, most=200, lag=60.0)
+    assert scheduler.place(waiting(a_pod("p").cpu(2)), lease, 1, most=200).results
+    assert_state_agrees(cluster)
+
+
+def test_state_is_current_for_a_second_after_a_conflict(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    lags: list[float] = []
+
+    def place(self: ArrivalScheduler, *arguments: Any, lag: float, **named: Any) -> PlacedBatch:
+        lags.append(lag)
+        if len(lags) == 2:
+            raise Conflict("another process has committed")
+        return PlacedBatch()
+
+    monkeypatch.setattr(ArrivalScheduler, "place", place)
+    nothing: Any = None
+    host = InformerHost(cluster, nothing)
+    try:
+        host._due = False
+        for _ in range(3):
+            host.place_arrivals(waiting(a_pod("p")), 1)
+        host._exact_until = 0.0
+        host.mark_due()  # pods of the queue are due, which the known state may not show
+        host.place_arrivals(waiting(a_pod("p")), 1)
+    finally:
+        host.close()
+    assert lags == [MOST_LAG, MOST_LAG, 0.0, 0.0]
 
 
 def test_pod_alone_needs_one_transaction_of_few_statements(cluster: Cluster, lease: Lease) -> None:

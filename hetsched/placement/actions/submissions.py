@@ -34,7 +34,7 @@ from hetsched.placement.models import IdempotencyKey, Pod, Workload
 from hetsched.placement.notifications.callbacks import check_callback_url
 from hetsched.placement.queries.pod_counts import cluster_counts, counts_are_due
 from hetsched.placement.quotas import check_ceiling, check_quota
-from hetsched.policies.effective import ActivePolicies, Chooser
+from hetsched.policies.effective import Chooser
 from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import insert_together, new
 from hetsched.storage.statements import fetch
@@ -175,12 +175,12 @@ def build_pod_rows(
     policy: str,
     priority: int | None,
     origin: str,
-    active: ActivePolicies | None = None,
+    chooser: Chooser | None = None,
 ) -> list[Pod]:
-    """Choose each pod's policy and build its unsaved row; if `active` is None, read the active policies."""
+    """Choose each pod's policy and build its unsaved row; without `chooser`, read the policies and their rules."""
     if not pods:
         return []
-    chooser = Chooser(cluster, active)
+    chooser = chooser or Chooser(cluster)
     rows: list[Pod] = []
     for spec, images_until in add_image_facts(cluster, pods):
         chosen, problem = chooser.choose(spec, policy)
