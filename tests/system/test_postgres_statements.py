@@ -118,8 +118,10 @@ def test_few_rows_of_several_models_are_one_statement(driver: Driver) -> None:
     assert driver("execute", code=_TOGETHER) == "1\n"
 
 
-def test_topic_opens_after_the_transactions_on_its_cluster(driver: Driver) -> None:
-    assert driver("execute", code=_OPENING) == "True\n[1]\n"
+def test_topic_opens_after_the_transactions_on_its_cluster() -> None:
+    with served() as plane:  # a separate one, because the cluster remains
+        assert plane.driver
+        assert plane.driver("execute", code=_OPENING) == "True\n[1]\n"
 
 
 def test_statements_of_a_submission_equal_the_page() -> None:
