@@ -1,11 +1,11 @@
 """Publishing of changes to live clients.
 
 A message sent before the commit may announce a change that is rolled back; a message sent after it may be lost.
-`publish` numbers the event and writes it to the outbox in the caller's transaction; `build_new_topics` does this for
-topics of new rows. After the commit, all events of a call are sent to the channel layer in one message. A periodic task
-calls `relay`, which sends the events of failed messages. A delta is an RFC 7396 merge patch: old snapshot + deltas ==
-fresh snapshot. Topics are numbered before patches are computed, in name order, so the patches of one topic are computed
-one after the other and transactions never deadlock.
+`publish` numbers the event and writes it to the outbox in the caller's transaction. After the commit, all events of a
+call are sent to the channel layer in one message. A periodic task calls `relay`, which sends the events of failed
+messages. A delta is an RFC 7396 merge patch: old snapshot + deltas == fresh snapshot. Topics are numbered before
+patches are computed, in name order, so the patches of one topic are computed one after the other and transactions never
+deadlock.
 Topics of single nodes and workloads are *on demand*: most have no subscriber, so they have no row and no events until
 the first client subscribes and `placement.actions.open_topic` opens them.
 Invariants: every event is sent at least once; a receiver discards duplicates by (topic, revision).

@@ -6,8 +6,10 @@ The channel layer is in memory. The tests check the messages that a client of th
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -22,9 +24,10 @@ from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import merge
-from hetsched.placement import dispatch, scheduler_cache
+from hetsched.placement import dispatch, scheduler_cache, topic_subscriptions
 from hetsched.placement.actions import import_cluster
 from hetsched.project.asgi import application
+from hetsched.storage.write_lock import write_transaction
 from tests.builders import a_node
 from tests.builtins import builtin_policies
 from web.live import sockets
@@ -192,3 +195,18 @@ def cookie(transactional_db: Any) -> Callable[..., str]:
         return "; ".join(f"{morsel.key}={morsel.value}" for morsel in client.cookies.values())
 
     return make
+
+
+def hold_topic_openings(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let each opening of a topic set the first event and wait for the second, as behind a long transaction."""
+    begun, ended = threading.Event(), threading.Event()
+
+    @contextmanager
+    def write_after_others() -> Iterator[None]:
+        begun.set()
+        assert ended.wait(PATIENCE_SECONDS)
+        with write_transaction():
+            yield
+
+    monkeypatch.setattr(topic_subscriptions, "write_transaction", write_after_others)
+    return begun, ended

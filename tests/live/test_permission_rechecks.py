@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,11 +13,9 @@ from hetsched.access.models import BrowserSession, Token
 from hetsched.access.sessions import end_sessions
 from hetsched.access.subject import Subject
 from hetsched.access.tokens import revoke_token
-from hetsched.placement import topic_subscriptions
-from hetsched.storage.write_lock import write_transaction
 from web.live import sockets
 
-from .conftest import PATIENCE_SECONDS, in_thread
+from .conftest import PATIENCE_SECONDS, hold_topic_openings, in_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OURS = "http://testserver"
@@ -88,16 +84,7 @@ async def test_token_that_was_limited_keeps_its_remaining_topics(viewers: Any, t
 async def test_topic_that_is_denied_while_it_is_opened_is_not_sent(
     viewers: Any, token: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    @contextmanager
-    def write_after_others() -> Iterator[None]:
-        begun.set()
-        assert ended.wait(PATIENCE_SECONDS)
-        with write_transaction():
-            yield
-
-    monkeypatch.setattr(topic_subscriptions, "write_transaction", write_after_others)
+    begun, ended = hold_topic_openings(monkeypatch)
     viewer = viewers(token=await in_thread(token)("viewer"))
     assert await viewer.connect()
     await viewer.listen("cluster:lab")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,12 +15,10 @@ from hetsched.inventory.actions import cordon, uncordon
 from hetsched.inventory.models import Cluster
 from hetsched.journal.audit import SYSTEM
 from hetsched.journal.publish import OutboxEvent, merge, message
-from hetsched.placement import topic_subscriptions
-from hetsched.storage.write_lock import write_transaction
 from web.live import hub
 from web.live.spans import spans
 
-from .conftest import PATIENCE_SECONDS, Viewer, in_thread
+from .conftest import PATIENCE_SECONDS, Viewer, hold_topic_openings, in_thread
 from .test_viewer_convergence import Life, fresh
 
 TOPICS = ("cluster:lab", "decisions", "policies")
@@ -200,16 +196,7 @@ async def test_first_subscription_waits_for_its_cluster_without_other_sockets(
     pages: Callable[..., Any], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long transaction on a cluster, such as an import, delays only the sockets that open a topic of the cluster."""
-    begun, ended = threading.Event(), threading.Event()
-
-    @contextmanager
-    def write_after_others() -> Iterator[None]:
-        begun.set()
-        assert ended.wait(PATIENCE_SECONDS)
-        with write_transaction():
-            yield
-
-    monkeypatch.setattr(topic_subscriptions, "write_transaction", write_after_others)
+    begun, ended = hold_topic_openings(monkeypatch)
     first, second = await pages(), await pages()
     await first.send("subscribe", "node:lab/n1")
     try:

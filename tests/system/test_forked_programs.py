@@ -142,16 +142,22 @@ def test_forked_program_ends_with_its_killed_supervisor(tmp_path: Path) -> None:
         os.kill(program, signal.SIGKILL)
 
 
+SUPERVISOR = HOLD.partition("supervisor.start")[0]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_output_is_returned_and_a_failure_ends_the_command(tmp_path: Path) -> None:
     source = "import os, sys; print(dict(os.environ)); print('progress', file=sys.stderr); sys.exit(len(sys.argv[1:]))"
     (tmp_path / "program.py").write_text(source)
-    script = HOLD.partition("supervisor.start")[0] + (
+    script = SUPERVISOR + (
         "run = lambda *words: supervisor.run_to_end(SupervisedProgram('once', PythonModule('program', words)))\n"
         "print(run().decode(), end='')\n"
         "run('one', 'two')\n"
     )
-    command = python("-c", script, str(tmp_path))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = run(*python("-c", script, str(tmp_path)))
     assert (done.returncode, done.stdout) == (2, "{'NAME': 'value'}\n")
     assert done.stderr == "progress\n" * 2
 
@@ -160,14 +166,13 @@ def test_descriptor_above_a_lowered_limit_is_closed(tmp_path: Path) -> None:
     """The limit of open files may be lower than a descriptor that is open, or higher than 10^9, as in containers."""
     source = "import os; print([number for number in range(300) if os.path.exists(f'/proc/self/fd/{number}')])"
     (tmp_path / "program.py").write_text(source)
-    script = HOLD.partition("supervisor.start")[0] + (
+    script = SUPERVISOR + (
         "import os, resource\n"
         "os.dup2(lock.fileno(), 200)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
         "print(supervisor.run_to_end(SupervisedProgram('once', PythonModule('program'))).decode(), end='')\n"
     )
-    command = python("-c", script, str(tmp_path))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = run(*python("-c", script, str(tmp_path)))
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2]\n", "")
 
 
@@ -175,24 +180,20 @@ def test_ignored_end_of_children_does_not_hide_exit_codes(tmp_path: Path) -> Non
     """A process inherits ignored signals; the kernel discards the exit codes of children if SIGCHLD is ignored."""
     source = "import signal, sys; sys.exit(3 if signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL else 4)"
     (tmp_path / "program.py").write_text(source)
-    script = HOLD.partition("supervisor.start")[0] + (
-        "supervisor.run_to_end(SupervisedProgram('once', PythonModule('program')))\n"
-    )
+    script = SUPERVISOR + ("supervisor.run_to_end(SupervisedProgram('once', PythonModule('program')))\n")
     words = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    command = python("-c", words, *python("-c", script, str(tmp_path)))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = run(*python("-c", words, *python("-c", script, str(tmp_path))))
     assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_code_of_the_next_program_is_loaded_meanwhile(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import time; print('first', flush=True); time.sleep(1)")
-    script = HOLD.partition("supervisor.start")[0] + (
+    script = SUPERVISOR + (
         "upcoming = SupervisedProgram('next', PythonModule('program', (), lambda: print('loaded', flush=True)))\n"
         "first = SupervisedProgram('once', PythonModule('program'))\n"
         "print(supervisor.run_to_end(first, [upcoming]).decode(), end='')\n"
     )
-    command = python("-c", script, str(tmp_path))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = run(*python("-c", script, str(tmp_path)))
     assert (done.returncode, done.stdout, done.stderr) == (0, "loaded\nfirst\n", "")
 
 
