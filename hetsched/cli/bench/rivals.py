@@ -18,7 +18,8 @@ from hetsched.lab.bench.processes import cpu_of
 
 from .databases import new_database
 
-_SETTLED_CORES, _SETTLE_SECONDS = 0.1, 60.0
+# A scheduler is idle once it has used few cores for longer than the pause between its reports, 2 s for hetsched.
+_SETTLED_CORES, _SETTLED_SECONDS, _SETTLE_SECONDS = 0.1, 3.0, 60.0
 _STOP_SECONDS = 30
 
 
@@ -112,9 +113,9 @@ def run_scheduler(rival: Rival, kubeconfig: Path, folder: Path) -> Iterator[Runn
 
 def wait_until_idle(root: int) -> None:
     """Wait until a process tree is nearly idle, so that events of the previous phase do not affect the next one."""
-    until = time.monotonic() + _SETTLE_SECONDS
-    while time.monotonic() < until:
+    began = busy_at = time.monotonic()
+    while time.monotonic() - busy_at < _SETTLED_SECONDS and time.monotonic() - began < _SETTLE_SECONDS:
         before = sum(cpu_of(root).values())
         time.sleep(1.0)
-        if sum(cpu_of(root).values()) - before < _SETTLED_CORES:
-            return
+        if sum(cpu_of(root).values()) - before >= _SETTLED_CORES:
+            busy_at = time.monotonic()
