@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
-from django.db import IntegrityError, connection
+from django.db import IntegrityError
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
@@ -26,6 +26,7 @@ from hetsched.policies.effective import active_specs
 from hetsched.storage import bulk_rows
 from hetsched.storage.batches import batched
 from hetsched.storage.hot_statements import ACTIVE_RESERVATIONS
+from hetsched.storage.statements import fetch
 
 from .models import Reservation, ReservedCard, ReservedCpu, ReservedDevice
 
@@ -122,18 +123,16 @@ def _devices(cluster: Cluster, reservation: Reservation, reserved: ReservedPod) 
 
 def _refuse_overfull_cards(node_ids: Sequence[int]) -> None:
     """Raise IntegrityError if the shares of a GPU exceed 1000 thousandths in total; no index can check a sum."""
-    with connection.cursor() as cursor:
-        for some in batched(node_ids):
-            marks = ", ".join(["%s"] * len(some))
-            cursor.execute(
-                f"SELECT node_id, card_index FROM {ReservedCard._meta.db_table} "  # noqa: S608
-                f"WHERE active AND node_id IN ({marks}) "
-                f"GROUP BY node_id, card_index HAVING SUM(milli) > {_WHOLE_CARD_MILLI} LIMIT 1",
-                some,
-            )
-            overfull = cursor.fetchone()
-            if overfull:
-                raise IntegrityError(f"card {overfull[1]} of node {overfull[0]} would be allocated more than once")
+    for some in batched(node_ids):
+        marks = ", ".join(["%s"] * len(some))
+        overfull = fetch(
+            f"SELECT node_id, card_index FROM {ReservedCard._meta.db_table} "  # noqa: S608
+            f"WHERE active AND node_id IN ({marks}) "
+            f"GROUP BY node_id, card_index HAVING SUM(milli) > {_WHOLE_CARD_MILLI} LIMIT 1",
+            some,
+        )
+        for node_id, card in overfull:
+            raise IntegrityError(f"card {card} of node {node_id} would be allocated more than once")
 
 
 _PARTS: tuple[tuple[type[ReservedCard | ReservedCpu | ReservedDevice], Callable[[Allocation], bool]], ...] = (

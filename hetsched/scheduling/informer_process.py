@@ -20,8 +20,7 @@ from functools import partial
 import structlog
 from django.conf import settings
 from django.db import Error as DatabaseError
-from django.db import connection as database
-from django.db import connections
+from django.db import close_old_connections, connections
 
 from hetsched.adapters.kubernetes.api import Api, ApiFailure
 from hetsched.contracts.errors import InputError
@@ -78,7 +77,7 @@ def _run_until_ended(api_of: Callable[[Cluster], Api], ended: threading.Event) -
                     heartbeat.beat(heartbeat.WATCH_IDLE)
         except DatabaseError as error:
             log.warning("the list of clusters cannot be read", reason=str(error))
-        database.close()
+        close_old_connections()
         if all(time.monotonic() - at < STUCK_SECONDS for at in list(iterated_at.values())):
             heartbeat.beat("watch")
         ended.wait(POLL_SECONDS)
@@ -90,7 +89,7 @@ def _start_watches(
     watches: dict[int, _ClusterWatch], holder: str, api_of: Callable[[Cluster], Api], ended: threading.Event
 ) -> None:
     """Start an informer for each cluster whose lease is free, and a standby for each other cluster."""
-    for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False):
+    for cluster in Cluster.objects.filter(kind=ClusterKind.KUBERNETES, connection__isnull=False).only("name"):
         known = watches.get(cluster.pk)
         if known is not None and known.is_alive():
             continue
@@ -102,7 +101,8 @@ def _start_watches(
 
 def _update_tokens(watches: Mapping[int, _ClusterWatch], api_of: Callable[[Cluster], Api]) -> None:
     """Let the clients of running informers and standbys use renewed tokens."""
-    for cluster in Cluster.objects.filter(pk__in=[pk for pk, watch in watches.items() if watch.is_alive()]):
+    running = [pk for pk, watch in watches.items() if watch.is_alive()]
+    for cluster in Cluster.objects.filter(pk__in=running).only("name"):
         try:
             api_of(cluster)
         except InputError as error:  # the informer reports an unusable connection itself
