@@ -6,21 +6,23 @@ undone before binding is reported with its cause (missing permission, admission 
 transaction is open during a call.
 One run at a time reports the decisions of a cluster, because two would send the same events. A run has the reports of
 several pods in flight (`ResultPublisher`), also while it records previous ones, because an API server uses more
-processor time per request if it becomes idle between requests. After `PODS_PER_RUN` pods, or half a minute, it enqueues
-the next run if more are due. If a pod waits for a node, a run ends after `PODS_PER_STEP` pods, so that binding tasks do
-not wait long for it. While pods are waiting for a node, bindings have priority at the API server: pods are reported one
-at a time, and the next run starts after `REST_SECONDS`.
+processor time per request if it becomes idle between requests. It renews its lease whenever it records results, and
+while calls have no response. After `PODS_PER_RUN` pods, or half a minute, it enqueues the next run if more are due. If
+a pod waits for a node, a run ends after `PODS_PER_STEP` pods, so that binding tasks do not wait long for it. While pods
+are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
+starts after `REST_SECONDS`.
 If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in parallel even then. Pods whose
 report failed are reported after all others, the oldest failure first. Within a run, nominated pods are reported first.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 
 from celery import shared_task
+from django.conf import settings
 from django.db.models import F, Q
 from django.utils import timezone
 
@@ -107,19 +109,24 @@ def _report(cluster: Cluster, lease: Lease, instance: str) -> int:
     api = api_of(cluster)
     _report_policies(api, policies)
     at = timezone.now()
-    reported = 0
+    reported, renewed_at = 0, time.monotonic()
+    step: list[tuple[PodResult, bool]] = []
     with ResultPublisher(api, results, instance=instance, at_once=_concurrency(waits, since, at)) as publisher:
-        done = publisher.publish()
-        while step := list(islice(done, PODS_PER_STEP)):
-            reported += _record(step, at)
+        for ended in publisher.publish():
+            step += ended
+            if len(step) < PODS_PER_STEP and time.monotonic() - renewed_at < settings.HETSCHED_LEASE_SECONDS / 3:
+                continue
+            reported, step, renewed_at = reported + _record(step, at), [], time.monotonic()
             # The API server processes the next reports during these statements.
             if not publisher.is_done and (not reporting.renew(lease) or _has_undecided_pods(cluster.pk)):
                 publisher.ends = True
-    return reported
+    return reported + _record(step, at)
 
 
 def _record(step: Sequence[tuple[PodResult, bool]], at: datetime) -> int:
     """Write which of these pods were reported, and which reports failed; return the number of reported pods."""
+    if not step:
+        return 0
     reported = [(result.decision_id, None, result.pod_id) for result, is_done in step if is_done]
     failed = [Pod(pk=result.pod_id, report_failed_at=at) for result, is_done in step if not is_done]
     with write_transaction():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hetsched.adapters.kubernetes.pods import result_publisher
 from hetsched.adapters.kubernetes.pods.result_publisher import ResultPublisher
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.actions import create_cluster
@@ -165,3 +166,22 @@ def test_one_pod_is_in_flight_while_pods_wait(cluster: Cluster, server: Prepared
     report.run(cluster.pk)
     assert [call.method for call in server.received] == ["PATCH", "POST", "PATCH", "POST"]
     assert server.connections == 1
+
+
+def test_run_renews_its_lease_while_the_server_is_silent(
+    cluster: Cluster, server: PreparedServer, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.HETSCHED_LEASE_SECONDS = 0.3
+    monkeypatch.setattr(result_publisher, "_WAIT_SECONDS", 0.05)
+    renewals: list[object] = []
+
+    def renew(lease: object) -> bool:
+        renewals.append(lease)
+        if len(renewals) == 3:
+            server.released.set()
+        return True
+
+    monkeypatch.setattr(report.reporting, "renew", renew)
+    server.released.clear()
+    assert report.run(cluster.pk) == 2
+    assert len(renewals) >= 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,13 @@ def publisher(api: Api, *results: PodResult, at_once: int = 16) -> ResultPublish
     return ResultPublisher(api, results, instance="host/1", at_once=at_once)
 
 
+def each_result(publishing: ResultPublisher) -> Iterator[tuple[PodResult, bool]]:
+    return chain.from_iterable(publishing.publish())
+
+
 def publish(api: Api, *results: PodResult, at_once: int = 16) -> dict[str, bool]:
     with publisher(api, *results, at_once=at_once) as publishing:
-        found = {result.name: is_published for result, is_published in publishing.publish()}
+        found = {result.name: is_published for result, is_published in each_result(publishing)}
         assert publishing.is_done
     return found
 
@@ -184,10 +189,22 @@ def test_silent_server_ends_the_run(server: PreparedServer, api: Api, monkeypatc
     monkeypatch.setattr(result_publisher, "_WAIT_SECONDS", 0.05)
     server.responses = {EVENTS: SILENT}
     with publisher(api, *(bound(f"p{number}") for number in range(40))) as publishing:
-        found = {result.name: is_published for result, is_published in publishing.publish()}
+        found = {result.name: is_published for result, is_published in each_result(publishing)}
         assert not publishing.is_done
     assert found == {f"p{number}": False for number in range(16)}
     assert api.wire.take_idle() is None
+
+
+def test_caller_is_called_while_no_response_arrives(
+    server: PreparedServer, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_publisher, "_WAIT_SECONDS", 0.05)
+    server.released.clear()
+    with publisher(api, bound("a")) as publishing:
+        lists = publishing.publish()
+        assert [next(lists), next(lists)] == [[], []]
+        server.released.set()
+        assert [result.name for result, _ in chain.from_iterable(lists)] == ["a"]
 
 
 def test_unreachable_server_fails_all_results(server: PreparedServer, api: Api) -> None:
@@ -202,7 +219,7 @@ def test_server_that_becomes_unreachable_fails_the_remaining_results(
     monkeypatch.setattr(result_publisher, "PODS_PER_CONNECTION", 100)
     server.responses = {EVENTS: [OK, CLOSE]}
     with publisher(api, *map(bound, "abcd"), at_once=1) as publishing:
-        results = publishing.publish()
+        results = each_result(publishing)
         found = [next(results)]
         server.refuse_connections()
         found += results
@@ -231,7 +248,7 @@ def test_connections_are_reused_by_the_next_publisher(server: PreparedServer, ap
 
 def test_pods_are_published_one_at_a_time(server: PreparedServer, api: Api) -> None:
     with publisher(api, bound("a"), pending("b"), bound("c"), at_once=1) as publishing:
-        for count, (result, _) in enumerate(publishing.publish(), 1):
+        for count, (result, _) in enumerate(each_result(publishing), 1):
             assert result.name == "abc"[count - 1]
             assert pods_with_events(server) == list("abc")[:count]
     assert server.connections == 1
@@ -247,7 +264,7 @@ def test_at_most_the_given_number_of_pods_is_in_flight(server: PreparedServer, a
 
 def test_ended_publisher_starts_no_further_pods(server: PreparedServer, api: Api) -> None:
     with publisher(api, *map(pending, "abcdef"), at_once=2) as publishing:
-        results = publishing.publish()
+        results = each_result(publishing)
         found = [next(results)]
         publishing.ends = True
         found += results

@@ -51,7 +51,7 @@ class ResultPublisher:
         self._waiting = deque(results)
         self._unsent: deque[tuple[PodResult, bool]] = deque()  # started pods, and whether the next call is the event
         self._started = 0  # pods without a result
-        self._published: deque[tuple[PodResult, bool]] = deque()
+        self._published: list[tuple[PodResult, bool]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -64,8 +64,11 @@ class ResultPublisher:
         """Return True if each pod has a result."""
         return not (self._waiting or self._started or self._published)
 
-    def publish(self) -> Iterator[tuple[PodResult, bool]]:
-        """Yield each result, and False if it must be published again later, as the calls end."""
+    def publish(self) -> Iterator[list[tuple[PodResult, bool]]]:
+        """Yield the results of the calls that have ended, each with False if it must be published again later.
+
+        A list follows after at most a second, even if it is empty, so that the caller can renew its lease.
+        """
         until = time.monotonic() + START_SECONDS
         while not self._is_unreachable:
             # Requests are added for several pods at a time, which share a write and a read on each connection.
@@ -75,13 +78,14 @@ class ResultPublisher:
                 self._calls.advance(_WAIT_SECONDS)
             elif not (self._published or self._unsent or self._is_unreachable):
                 return
-            while self._published:
-                yield self._published.popleft()
+            ended, self._published = self._published, []
+            yield ended
         unpublished = [*(result for result, _ in self._unsent), *self._waiting]
         self._started -= len(self._unsent)
         self._unsent.clear()
         self._waiting.clear()
-        yield from ((result, False) for result in unpublished)
+        yield [*self._published, *((result, False) for result in unpublished)]
+        self._published = []
 
     def _fill(self, *, may_start: bool) -> None:
         """Start the next calls of started pods, and then the first calls of further pods."""
