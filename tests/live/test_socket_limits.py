@@ -69,6 +69,22 @@ async def test_unknown_topic_gets_an_error_with_its_name(viewer: Viewer, topic: 
     assert (answer["topic"], answer["type"], answer["data"]["code"]) == (topic, "error", "TopicUnknown")
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("{", "MessageInvalid"),
+        ('{"action": "subscribe", "topics": ["node:unknown"]}', "TopicUnknown"),
+        ('{"action": "unsubscribe", "topics": ["cluster:unknown"]}', "TopicNotSubscribed"),
+    ],
+)
+async def test_errors_state_what_to_do(viewer: Viewer, text: str, code: str) -> None:
+    await viewer.say(text)
+    data = (await viewer.receive())["data"]
+    assert data["code"] == code
+    assert data["detail"]
+    assert data["hint"]
+
+
 async def test_topics_per_socket_are_limited(viewer: Viewer) -> None:
     await viewer.send("subscribe", *(f"cluster:c{i}" for i in range(sockets.MAX_TOPICS + 1)))
     assert (await viewer.receive())["data"]["code"] == "TooManyTopics"

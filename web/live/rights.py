@@ -60,6 +60,7 @@ class Denied(msgspec.Struct, frozen=True):
 
     code: str
     detail: str
+    hint: str
 
 
 def read_credentials(scope: Any) -> HandshakeCredentials:
@@ -119,7 +120,9 @@ def denial_of(subject: Subject, topic: str, namespaces: frozenset[str]) -> Denie
     For the topic of a workload, `namespaces` are the namespaces of its pods and objects.
     """
     if not subject.may(Action.VIEW):
-        return Denied("PermissionDenied", "a subscription needs the right 'view'")
+        return Denied(
+            "PermissionDenied", "a subscription needs the right 'view'", "Ask an administrator for the role viewer"
+        )
     if subject.namespaces is None:
         return None
     kind = topic.partition(":")[0]
@@ -129,5 +132,9 @@ def denial_of(subject: Subject, topic: str, namespaces: frozenset[str]) -> Denie
         return None
     if kind == "workload":  # as in REST, a workload in other namespaces is reported as unknown
         unknown = unknown_topic(topic)
-        return Denied(unknown.code, unknown.message)
-    return Denied("PermissionDenied", "this token is limited to its namespaces")
+        return Denied(unknown.code, unknown.message, unknown.hint)
+    return Denied(
+        "PermissionDenied",
+        "this token is limited to its namespaces",
+        "Subscribe to workload:<id> of these namespaces, or use a token without namespaces",
+    )

@@ -45,10 +45,10 @@ def find(asked: str) -> TopicLookup:
     """Resolve the topic name that a client sent."""
     try:
         if "\0" in asked or len(asked) > 400:
-            raise InputError("TopicUnknown", "this is not a topic name")
+            raise topics.unknown_topic(asked)
         topic = topics.resolve_topic(asked)
     except InputError as error:
-        return TopicLookup(asked, denied=Denied(error.code, error.message))
+        return TopicLookup(asked, denied=Denied(error.code, error.message, error.hint))
     namespaces: frozenset[str] = frozenset()
     kind, _, key = topic.partition(":")
     if kind == "workload":

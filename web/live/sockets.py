@@ -119,6 +119,7 @@ class SocketCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _command = msgspec.json.Decoder(SocketCommand)
+_COMMAND_HINT = 'Send {"action": "subscribe", "topics": ["cluster:<name>"]}, or the action unsubscribe or refetch'
 
 
 class SocketClosed(Exception):
@@ -259,7 +260,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             command = _command.decode(text_data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            self._send_error("", "MessageInvalid", str(error)[:300])
+            self._send_error("", "MessageInvalid", str(error)[:300], _COMMAND_HINT)
         else:
             await self._run_command(command)
 
@@ -280,7 +281,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         for asked in wanted:
             topic = known.get(asked)
             if topic is None:
-                self._send_error(asked, "TopicNotSubscribed", "this socket is not subscribed to the topic")
+                detail = "this socket is not subscribed to the topic"
+                self._send_error(asked, "TopicNotSubscribed", detail, "Subscribe to it first")
             elif command.action == "refetch":
                 self.listener.mark_stale(topic)
             else:
@@ -288,7 +290,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def _subscribe(self, wanted: list[str], since: dict[str, int]) -> None:
         if len(self.names) + len(wanted) > MAX_TOPICS:
-            self._send_error("", "TooManyTopics", f"a socket can subscribe to at most {MAX_TOPICS} topics")
+            detail = f"a socket can subscribe to at most {MAX_TOPICS} topics"
+            self._send_error("", "TooManyTopics", detail, "Unsubscribe from some, or open another socket")
             return
         lookups = await asyncio.gather(*map(socket_reads.resolve, wanted))
         closed = [found.topic for found in lookups if not found.open and self._denial_of(found) is None]
@@ -296,7 +299,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         for found in lookups:
             denied = self._denial_of(found)  # the rights may have changed while topics were opened
             if denied is not None:
-                self._send_error(found.asked, denied.code, denied.detail)
+                self._send_error(found.asked, denied.code, denied.detail, denied.hint)
             elif found.topic not in self.names:
                 self.names[found.topic] = found.asked
                 self.hub.join(self.listener, [found.topic], since.get(found.asked))
@@ -337,7 +340,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         elif topic in self.listener.stale and topic in self.names:
             asked = self.names[topic]
             self._drop(topic)
-            self._send_error(asked, "TopicUnknown", "the topic no longer exists")
+            hint = "Subscribe again if the object is created again"
+            self._send_error(asked, "TopicUnknown", "the topic no longer exists", hint)
 
     async def _send_event(self, topic: str, text: str) -> None:
         asked = self.names.get(topic, topic if topic == ERROR else None)
@@ -351,10 +355,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await socket_reads.watch(topic, text, self.subject.namespaces)
         await self.send(text)
 
-    def _send_error(self, asked: str, code: str, detail: str) -> None:
+    def _send_error(self, asked: str, code: str, detail: str, hint: str) -> None:
         if len(self.listener.queue) > MOST_WAITING:
             raise SocketClosed(TOO_MANY)
-        self.listener.put(ERROR, message(asked, 0, {"code": code, "detail": detail}, "error"))
+        self.listener.put(ERROR, message(asked, 0, {"code": code, "detail": detail, "hint": hint}, "error"))
 
     # -- rights --------------------------------------------------------------------------------------------------
 
