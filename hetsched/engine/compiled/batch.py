@@ -241,21 +241,31 @@ class BatchCache:
             if missing and not self._learn(list(missing.values())):
                 return None
             position_of = [known.get(id(pod.shape), -1) for pod in pods]
-        found = np.array(position_of, np.int64)
-        found[[i for i, pod in enumerate(pods) if not pod.ready or pod.gang is not None]] = -1
+        left = [i for i, pod in enumerate(pods) if not pod.ready or pod.gang is not None]
         for handled_pods in self._handling:
             handles = handled_pods(self.scheduler.state)
             if handles is not None:
-                found[[i for i, pod in enumerate(pods) if handles(pod)]] = -1
-        plans = self.plans
-        kinds = plans.shapes.kind
-        if kinds.size:
-            found[kinds[found] < 0] = -1
-        counts = np.bincount(found[found >= 0], minlength=len(plans.requests))
-        counts[:before] *= 2  # cache a shape of an earlier batch even if only one pod has it now
-        for position in np.flatnonzero((counts > 1) & (plans.shapes.slot[: len(counts)] < 0)).tolist():
-            plans.keep(position)
+                left += [i for i, pod in enumerate(pods) if handles(pod)]
+        found = np.array(position_of, np.int64)
+        if left:
+            found[left] = -1
+        shapes = self.plans.shapes
+        if shapes.kind.size:
+            found[shapes.kind[found] < 0] = -1
+            self._keep_recurring(found[(found >= 0) & (shapes.slot[found] < 0)], before)
         return found
+
+    def _keep_recurring(self, positions: Ints, before: int) -> None:
+        """Cache the totals of shapes that several of these pods have, and of shapes of an earlier batch.
+
+        `positions` are those of the pods whose totals are not cached; those below `before` belong to earlier batches.
+        """
+        if not positions.size:
+            return
+        counts = np.bincount(positions)
+        counts[:before] *= 2
+        for position in np.flatnonzero(counts > 1).tolist():
+            self.plans.keep(position)
 
     def stops(self, pods: Sequence[PodSpec]) -> NDArray[np.bool_]:
         """Return the (P,) mask of pods that the cycle schedules if they fit nowhere: they could preempt others."""
