@@ -49,6 +49,7 @@ from hetsched.storage.write_lock import write_transaction
 PODS_PER_STEP = 100
 PODS_PER_RUN = 1000
 REST_SECONDS = 0.1
+RETRY_SECONDS = 1.0
 LATE = timedelta(seconds=15)
 AT_ONCE = 16
 _REPORTED = sorted(state.value for state in (State.PENDING, *UNPLACED, *HOLDING - {State.PLACED, State.BINDING}))
@@ -75,13 +76,15 @@ def run(cluster_id: int) -> int:
     instance = process_name()
     lease = reporting.take(cluster_id, instance)
     if lease is None:
-        return 0  # the run that holds the lease enqueues the next run
+        # The run that holds the lease has read its pods already, and may not report those of this wake-up.
+        dispatch.send(cluster_id, dispatch.REPORT, in_seconds=RETRY_SECONDS)
+        return 0
     try:
-        reported = _report(cluster, lease, instance)
+        reported, has_more = _report(cluster, lease, instance)
     finally:
         reporting.release(lease)
     # Failed reports alone do not start the next run; `sweep` retries them.
-    if _is_due(cluster_id) and (reported or _has_untried_pods(cluster_id)):
+    if has_more and _is_due(cluster_id) and (reported or _has_untried_pods(cluster_id)):
         if _has_undecided_pods(cluster_id):
             dispatch.send(cluster_id, dispatch.REPORT, in_seconds=REST_SECONDS)
         else:
@@ -101,11 +104,15 @@ def _has_untried_pods(cluster_id: int) -> bool:
     return due.filter(report_failed_at=None).exists()
 
 
-def _report(cluster: Cluster, lease: Lease, instance: str) -> int:
-    """Report the next decisions and all policies; return the number of reported pods."""
+def _report(cluster: Cluster, lease: Lease, instance: str) -> tuple[int, bool]:
+    """Report the next decisions and all policies.
+
+    Return the number of reported pods, and whether some of the pods that were due before the run may be left.
+    """
     policies = list(PolicyObject.objects.filter(unreported_policies(cluster.pk)))
     waits = _has_undecided_pods(cluster.pk)
-    results, since = _due_results(cluster.pk, PODS_PER_STEP if waits else PODS_PER_RUN)
+    most = PODS_PER_STEP if waits else PODS_PER_RUN
+    results, since = _due_results(cluster.pk, most)
     api = api_of(cluster)
     _report_policies(api, policies)
     at = timezone.now()
@@ -120,7 +127,8 @@ def _report(cluster: Cluster, lease: Lease, instance: str) -> int:
             # The API server processes the next reports during these statements.
             if not publisher.is_done and (not reporting.renew(lease) or _has_undecided_pods(cluster.pk)):
                 publisher.ends = True
-    return reported + _record(step, at)
+    reported += _record(step, at)
+    return reported, reported < len(results) or len(results) == most
 
 
 def _record(step: Sequence[tuple[PodResult, bool]], at: datetime) -> int:

@@ -51,7 +51,7 @@ MAX_BINDINGS = 600
 MIN_ARRIVALS = 25
 # Pause while bindings wait for room on the connections and nothing else is due, so that responses arrive together.
 RESPONSE_SECONDS = 0.005
-REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 5.0
+REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 3.0
 # Longest age of the state of the cluster for which an arriving pod is decided without a query. If another process
 # commits in between, the placement is rejected, and the age is zero for EXACT_SECONDS.
 MOST_LAG, EXACT_SECONDS = 0.05, 1.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement import dispatch
-from hetsched.placement.actions import begin_binding, confirm
+from hetsched.placement.actions import begin_binding, confirm, reject
 from hetsched.placement.models import Pod
 from hetsched.scheduling.leases import reporting
 from tests.builders import a_node, a_pod
@@ -37,15 +38,22 @@ def woken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    """Return a live cluster with two bound pods whose decisions are not reported."""
+def binding() -> list[int]:
+    """Return the pods `a` and `b` of a live cluster, whose bindings are in flight."""
     made = a_cluster(a_node("n1"))
     pods = [pod.pk for pod in placed(made, "n1", a_pod("a"), a_pod("b"))]
     begin_binding(made.pk, pods)
-    confirm(made.pk, pods)
     Cluster.objects.update(kind=ClusterKind.KUBERNETES)
     Connection.objects.create(cluster=made)
     Pod.objects.update(origin=Pod.WATCHED)
+    return pods
+
+
+@pytest.fixture
+def cluster(binding: list[int]) -> Cluster:
+    """Return a live cluster with two bound pods whose decisions are not reported."""
+    made = Cluster.objects.get()
+    confirm(made.pk, binding)
     return made
 
 
@@ -59,12 +67,45 @@ def test_decisions_are_reported_once(cluster: Cluster, server: PreparedServer, w
     assert (sent(server), woken) == (["a", "b"], [])
 
 
-def test_concurrent_run_reports_nothing(cluster: Cluster, server: PreparedServer, woken: list[str]) -> None:
+def test_concurrent_run_is_repeated_later(
+    cluster: Cluster, server: PreparedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays: list[float] = []
+    monkeypatch.setattr(dispatch, "send", lambda *_, in_seconds: delays.append(in_seconds))
     lease = reporting.take(cluster.pk, "first run")
     assert lease is not None
     assert (report.run(cluster.pk), server.received) == (0, [])
+    assert delays == [report.RETRY_SECONDS]
     reporting.release(lease)
     assert report.run(cluster.pk) == 2
+
+
+def test_pods_that_become_due_during_a_run_start_no_other(
+    binding: list[int], server: PreparedServer, woken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cluster,) = Cluster.objects.all()
+    first, second = binding
+    confirm(cluster.pk, [first])
+    recorded = report._record
+
+    def record(*arguments: Any) -> int:
+        confirm(cluster.pk, [second])
+        return recorded(*arguments)
+
+    monkeypatch.setattr(report, "_record", record)
+    woken.clear()
+    assert report.run(cluster.pk) == 1
+    assert woken == [dispatch.REPORT]  # by `confirm`
+    monkeypatch.setattr(report, "_record", recorded)
+    assert (report.run(cluster.pk), sent(server)) == (1, ["a", "b"])
+
+
+def test_bound_and_rejected_pods_wake_the_reports(binding: list[int], woken: list[str]) -> None:
+    (cluster,) = Cluster.objects.all()
+    confirm(cluster.pk, binding[:1])
+    assert woken.count(dispatch.REPORT) == 1
+    reject(cluster.pk, binding[1:], reason="no permission")
+    assert woken.count(dispatch.REPORT) == 2
 
 
 def test_run_enqueues_the_next_one_if_more_is_due(

@@ -32,7 +32,7 @@ from hetsched.placement.scheduling_result import Result
 from hetsched.storage.bulk_rows import insert
 from hetsched.storage.write_lock import write_transaction
 
-from ... import dispatch, due_effects
+from ... import due_effects
 from ..change import ClusterTransaction
 from ..decisions import check_policies, decision_row, reserved_pod
 from ..submissions import build_workload
@@ -75,7 +75,6 @@ def record_placed_arrivals(
             insert(decisions)
             reservations = insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
             due_effects.keep(cluster, epoch, reservations, decisions)
-            dispatch.wake(cluster_id, dispatch.REPORT)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(arrivals)) from error
     return PlacedArrivals(cluster.revision, results)
