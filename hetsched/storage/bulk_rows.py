@@ -4,7 +4,7 @@
 module looks up the conversion of each column once per model. Each insert then converts the rows to tuples and writes as
 many rows per statement as the database allows. The stored rows are the same as with `bulk_create`. PostgreSQL receives
 many rows as one JSON text: it then parses and plans a statement that does not depend on the number of rows, and an
-update of many rows is one statement.
+update of many rows is one statement. It keeps the plan of an INSERT, which reads no table.
 Invariant: after the insert each row has its ID, in the given order.
 """
 
@@ -66,12 +66,12 @@ def insert(rows: Sequence[models.Model]) -> None:
     columns = _columns(type(rows[0]), db.vendor)
     for start in range(0, len(rows), columns.most_rows):
         part = rows[start : start + columns.most_rows]
-        values = columns.values_of(part)
+        sql, values = columns.insert_sql(len(part)), columns.values_of(part)
         if columns.is_generated:
-            for row, (pk,) in zip(part, sorted(fetch(columns.insert_sql(len(part)), values, db)), strict=True):
+            for row, (pk,) in zip(part, sorted(fetch(sql, values, db, keep_plan=True)), strict=True):
                 row.pk = pk
         else:
-            change(columns.insert_sql(len(part)), values, db)
+            change(sql, values, db, keep_plan=True)
     _mark_inserted(rows, db.alias)
 
 
@@ -98,7 +98,7 @@ def insert_together(*groups: Sequence[models.Model]) -> None:
         if columns.is_generated:
             reads.append(f"SELECT {len(inserts)}, id FROM {name}")  # noqa: S608 - names of our own
             generated += rows
-    found = fetch(f"WITH {', '.join(inserts)} {' UNION ALL '.join(reads) or 'SELECT 0'}", values, db)
+    found = fetch(f"WITH {', '.join(inserts)} {' UNION ALL '.join(reads) or 'SELECT 0'}", values, db, keep_plan=True)
     if generated:  # the rows of a statement get ascending IDs in their order
         for row, (_, pk) in zip(generated, sorted(found), strict=True):
             row.pk = pk

@@ -104,6 +104,7 @@ ADVANCE = PreparedUpdate(
         .defer("definitions")
         .annotate(locked_at=DatabaseClock())
     ),
+    keep_plan=True,  # there are few clusters
     revision=F("revision") + 1,
     decisive_revision=_if_places(_NEXT, F("decisive_revision")),
     effects_due_since=_if_places(Coalesce(F("effects_due_since"), _NEXT), F("effects_due_since")),
@@ -126,7 +127,7 @@ def move_pods(columns: tuple[str, ...]) -> PreparedUpdate:
 
     The statement returns the number of moved pods. If it is too small, a concurrent writer has moved a pod.
     """
-    given = {name: Parameter(name) for name in ("state", *columns)}
+    given: dict[str, Any] = {name: Parameter(name) for name in ("state", *columns)}
     return PreparedUpdate(
         lambda: _rows("placement.Pod", pk__in=ListParameter("pods"), state__in=ListParameter("before", str)), **given
     )

@@ -127,10 +127,14 @@ class PreparedQuery(Generic[T]):
 
 
 class PreparedUpdate:
-    """UPDATE of some columns of the rows that `build` selects, compiled at its first use."""
+    """UPDATE of some columns of the rows that `build` selects, compiled at its first use.
 
-    def __init__(self, build: Callable[[], QuerySet[Any, Any]], **columns: Any) -> None:
+    `keep_plan` has the meaning of `statements.fetch`.
+    """
+
+    def __init__(self, build: Callable[[], QuerySet[Any, Any]], *, keep_plan: bool = False, **columns: Any) -> None:
         self._build = build
+        self._keep_plan = keep_plan
         self._columns = columns
         self._written: dict[str, tuple[str, tuple[Any, ...]]] = {}
         self._returned: dict[str, _CompiledQuery] = {}
@@ -139,7 +143,7 @@ class PreparedUpdate:
         """Update the rows that match these values; return the number of updated rows."""
         db = own()
         sql, values = self._compiled(db)
-        return change(sql, _bound_values(values, given, db), db)
+        return change(sql, _bound_values(values, given, db), db, keep_plan=self._keep_plan)
 
     def rows(self, **given: Any) -> list[Any]:
         """Update the rows that match these values; return the rows with their new columns."""
@@ -150,7 +154,8 @@ class PreparedUpdate:
             read = _write(self._build())
             returning = msgspec.structs.replace(read, sql=f"{sql} RETURNING {read.columns}", values=values)
             query = self._returned[db.vendor] = returning
-        return query.read(fetch(query.sql, _bound_values(query.values, given, db), db), db)
+        found = fetch(query.sql, _bound_values(query.values, given, db), db, keep_plan=self._keep_plan)
+        return query.read(found, db)
 
     def _compiled(self, db: Any) -> tuple[str, tuple[Any, ...]]:
         known = self._written.get(db.vendor)

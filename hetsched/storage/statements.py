@@ -29,24 +29,28 @@ def own() -> Any:
     return connections[DEFAULT_DB_ALIAS]
 
 
-def fetch(sql: str, values: Sequence[Any], db: Any = None) -> list[Any]:
-    """Return the rows of a statement; `db` is the result of `own`, if the caller has it, as in the other functions."""
+def fetch(sql: str, values: Sequence[Any], db: Any = None, *, keep_plan: bool = False) -> list[Any]:
+    """Return the rows of a statement; `db` is the result of `own`, if the caller has it, as in the other functions.
+
+    `keep_plan` is True if the best plan on PostgreSQL does not depend on the values and the sizes of the tables; see
+    `postgres_statements`.
+    """
     db = db or own()
     if _is_direct(db):
         with db.wrap_database_errors:
-            rows: list[Any] = _execute(db, sql, values).fetchall()
+            rows: list[Any] = _execute(db, sql, values, keep_plan).fetchall()
             return rows
     with db.cursor() as cursor:
         cursor.execute(sql, values)
         return list(cursor.fetchall())
 
 
-def change(sql: str, values: Sequence[Any], db: Any = None) -> int:
-    """Run a statement; return the number of rows that it changed."""
+def change(sql: str, values: Sequence[Any], db: Any = None, *, keep_plan: bool = False) -> int:
+    """Run a statement, as `fetch` does; return the number of rows that it changed."""
     db = db or own()
     if _is_direct(db):
         with db.wrap_database_errors:
-            return int(_execute(db, sql, values).rowcount)
+            return int(_execute(db, sql, values, keep_plan).rowcount)
     with db.cursor() as cursor:
         cursor.execute(sql, values)
         return int(cursor.rowcount)
@@ -80,13 +84,13 @@ def _is_direct(db: Any) -> bool:
     return True
 
 
-def _execute(db: Any, sql: str, values: Sequence[Any]) -> Any:
+def _execute(db: Any, sql: str, values: Sequence[Any], keep_plan: bool) -> Any:
     """Send a statement directly; return a cursor with its result."""
     if db.vendor == "sqlite":
         return db.connection.execute(_for_sqlite(sql), values)
     from .postgres_statements import execute
 
-    return execute(db, sql, values)
+    return execute(db, sql, values, keep_plan=keep_plan)
 
 
 def _for_sqlite(sql: str) -> str:
