@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 from django.db import IntegrityError
+from django.db.models import Model
 
 from hetsched.contracts.cpuset import parse_cpuset
 from hetsched.contracts.errors import InputError
@@ -48,14 +50,29 @@ class ReservedPod(msgspec.Struct, frozen=True):
         return self.allocation.gpu_milli
 
 
-def insert(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> list[Reservation]:
-    """Insert reservations that begin at the cluster's current revision, in the given order.
+class ReservationRows(NamedTuple):
+    """Unsaved rows of reservations, with their GPUs, exclusive CPUs and devices."""
 
-    Raises: IntegrityError if a resource is reserved already, or the shares of a GPU would exceed the whole GPU (1000
-    thousandths).
-    """
-    reservations = [
-        bulk_rows.new(
+    reservations: list[Reservation]
+    cards: list[ReservedCard]
+    cpus: list[ReservedCpu]
+    devices: list[ReservedDevice]
+
+    def insert(self, *before: Sequence[Model]) -> None:
+        """Insert the rows in their order, after the rows `before` that they refer to.
+
+        Raises: IntegrityError if a resource is reserved already, or the shares of a GPU would exceed the whole GPU
+        (1000 thousandths).
+        """
+        bulk_rows.insert_together(*before, *self)
+        _refuse_overfull_cards(sorted({card.node_id for card in self.cards}))
+
+
+def build(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> ReservationRows:
+    """Build the rows of reservations that begin at the cluster's current revision, in the given order."""
+    rows = ReservationRows([], [], [], [])
+    for reserved in reserved_pods:
+        reservation = bulk_rows.new(
             Reservation,
             pod_id=reserved.pod_id,
             node_id=reserved.node_id,
@@ -67,18 +84,18 @@ def insert(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, n
             leader_epoch=epoch,
             created_at=now,
         )
-        for reserved in reserved_pods
-    ]
-    bulk_rows.insert(reservations)
-    cards = [card for pair in zip(reservations, reserved_pods, strict=True) for card in _cards(*pair)]
-    cpus = [cpu for pair in zip(reservations, reserved_pods, strict=True) for cpu in _cpus(*pair)]
-    bulk_rows.insert(cards)
-    bulk_rows.insert(cpus)
-    bulk_rows.insert(
-        [device for pair in zip(reservations, reserved_pods, strict=True) for device in _devices(cluster, *pair)]
-    )
-    _refuse_overfull_cards(sorted({card.node_id for card in cards}))
-    return reservations
+        rows.reservations.append(reservation)
+        rows.cards.extend(_cards(reservation, reserved))
+        rows.cpus.extend(_cpus(reservation, reserved))
+        rows.devices.extend(_devices(cluster, reservation, reserved))
+    return rows
+
+
+def insert(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> list[Reservation]:
+    """Build and insert reservations. Raises: IntegrityError as in `ReservationRows.insert`."""
+    rows = build(cluster, reserved_pods, epoch, now)
+    rows.insert()
+    return rows.reservations
 
 
 def _cards(reservation: Reservation, reserved: ReservedPod) -> list[ReservedCard]:

@@ -10,7 +10,7 @@ Invariant: after the insert each row has its ID, in the given order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from math import isfinite
@@ -49,6 +49,12 @@ def new(model: type[M], **columns: Any) -> M:
     return row
 
 
+def refer(row: models.Model, relation: str, target: models.Model) -> None:
+    """Set a relation to a row that may have no ID yet, without the slow checks of Django's descriptor."""
+    row._state.fields_cache[relation] = target
+    row.__dict__[f"{relation}_id"] = target.pk
+
+
 @lru_cache(maxsize=64)
 def _defaults(model: type[models.Model]) -> tuple[dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
     """Return the constant defaults of new rows, and the callables for the defaults that are computed for each row."""
@@ -64,6 +70,7 @@ def insert(rows: Sequence[models.Model]) -> None:
         return
     db = own()
     columns = _columns(type(rows[0]), db.vendor)
+    columns.set_references(rows)
     for start in range(0, len(rows), columns.most_rows):
         part = rows[start : start + columns.most_rows]
         sql, values = columns.insert_sql(len(part)), columns.values_of(part)
@@ -78,32 +85,49 @@ def insert(rows: Sequence[models.Model]) -> None:
 def insert_together(*groups: Sequence[models.Model]) -> None:
     """Insert rows of several models; PostgreSQL receives a few rows as one statement, to save round trips.
 
-    PostgreSQL checks foreign keys at the commit, so the rows may refer to each other by IDs that the caller has chosen.
+    A relation may refer to a row of an earlier group that has no ID yet. PostgreSQL checks foreign keys at the commit,
+    so the rows may also refer to each other by IDs that the caller has chosen.
     """
     filled = [rows for rows in groups if rows]
     db = own()
-    if db.vendor == "sqlite" or len(filled) < 2 or sum(map(len, filled)) > _MOST_TOGETHER:
+    if (
+        db.vendor == "sqlite"
+        or len(filled) < 2
+        or sum(map(len, filled)) > _MOST_TOGETHER
+        or not _insert_as_one(filled, db)
+    ):
         for rows in filled:
             insert(rows)
-        return
+
+
+def _insert_as_one(groups: Sequence[Sequence[models.Model]], db: Any) -> bool:
+    """Insert rows in one statement; insert nothing and return False if a relation refers to one of several new rows."""
     inserts: list[str] = []
     reads: list[str] = []
     values: list[Any] = []
     generated: list[models.Model] = []
-    for rows in filled:
+    new_ids: dict[int, str] = {}  # the SQL of the ID of each row that is the only one of its group
+    for rows in groups:
         columns = _columns(type(rows[0]), db.vendor)
+        references = columns.references(rows, new_ids)
+        if references is None:
+            return False
         name = f"inserted_{len(inserts)}"
-        inserts.append(f"{name} AS ({columns.insert_sql(len(rows))})")
+        inserts.append(f"{name} AS ({columns.insert_sql(len(rows), references)})")
         values += columns.values_of(rows)
         if columns.is_generated:
             reads.append(f"SELECT {len(inserts)}, id FROM {name}")  # noqa: S608 - names of our own
             generated += rows
+            if len(rows) == 1:
+                new_ids[id(rows[0])] = f"(SELECT id FROM {name})"  # noqa: S608
     found = fetch(f"WITH {', '.join(inserts)} {' UNION ALL '.join(reads) or 'SELECT 0'}", values, db, keep_plan=True)
     if generated:  # the rows of a statement get ascending IDs in their order
         for row, (_, pk) in zip(generated, sorted(found), strict=True):
             row.pk = pk
-    for rows in filled:
+    for rows in groups:
+        _columns(type(rows[0]), db.vendor).set_references(rows)
         _mark_inserted(rows, db.alias)
+    return True
 
 
 def _mark_inserted(rows: Sequence[models.Model], alias: str) -> None:
@@ -172,14 +196,33 @@ class _Columns:
         self._conversions = [(place, write) for place, (_, write) in enumerate(self.plan) if write is not None]
         self.most_rows = min(_MOST_ROWS, _MOST_VALUES // len(fields))
         self._names = tuple(field.attname for field in fields)
+        self._relations = [(field.attname, field.name) for field in fields if isinstance(field, models.ForeignKey)]
         self._values = itemgetter(*self._names)
-        self._line = f"({', '.join(['%s'] * len(fields))})"
-        head = f"INSERT INTO {self._table} ({', '.join(self._quoted[name] for name in self._names)})"
-        end = " RETURNING id" if self.is_generated else ""
-        self._lines = head + " VALUES {}" + end
-        self._single = self._lines.format(self._line)
-        self._many = f"{head} SELECT * FROM {self._record_set(self._names)}{end}"  # noqa: S608
+        self._single, self._many = self._insert_sql(1, {}), self._insert_sql(2, {}) if self.uses_json else ""
         self._updates: dict[tuple[str, ...], str] = {}
+
+    def references(self, rows: Sequence[models.Model], new_ids: Mapping[int, str]) -> dict[str, str] | None:
+        """Return the SQL of each column that refers to a row without an ID, from `new_ids`.
+
+        Return None if the rows refer to several such rows, or to rows that are not in `new_ids`.
+        """
+        found: dict[str, str] = {}
+        for name, relation in self._relations:
+            first, *others = (_new_target(row, name, relation) for row in rows)
+            if any(target is not first for target in others):
+                return None
+            if first is not None:
+                if id(first) not in new_ids:
+                    return None
+                found[name] = new_ids[id(first)]
+        return found
+
+    def set_references(self, rows: Sequence[models.Model]) -> None:
+        """Set the IDs of relations to rows that had no ID when the relation was set."""
+        for name, relation in self._relations:
+            for row in rows:
+                if row.__dict__[name] is None and (target := _new_target(row, name, relation)) is not None:
+                    row.__dict__[name] = target.pk
 
     def values_of(self, rows: Sequence[models.Model]) -> list[Any]:
         """Return the values of rows for the placeholders of `insert_sql`."""
@@ -208,11 +251,27 @@ class _Columns:
             objects.append(found)
         return _encoder.encode(objects).decode()
 
-    def insert_sql(self, rows: int) -> str:
-        """Return the statement that inserts this number of rows."""
+    def insert_sql(self, rows: int, references: Mapping[str, str] | None = None) -> str:
+        """Return the statement that inserts this number of rows; `references` is the SQL of columns without a value."""
+        if references:
+            return self._insert_sql(rows, references)
         if rows == 1:
             return self._single
-        return self._many if self.uses_json else self._lines.format(", ".join([self._line] * rows))
+        return self._many or self._insert_sql(rows, {})
+
+    def _insert_sql(self, rows: int, references: Mapping[str, str]) -> str:
+        def value(name: str, given: str) -> str:
+            return f"COALESCE({given}, {references[name]})" if name in references else given
+
+        names = [self._quoted[name] for name in self._names]
+        if self.uses_json and rows > 1:
+            columns = ", ".join(map(value, self._names, names))
+            source = f"SELECT {columns} FROM {self._record_set(self._names)}"  # noqa: S608 - names of our own
+        else:
+            line = f"({', '.join(value(name, '%s') for name in self._names)})"
+            source = f"VALUES {', '.join([line] * rows)}"
+        end = " RETURNING id" if self.is_generated else ""
+        return f"INSERT INTO {self._table} ({', '.join(names)}) {source}{end}"
 
     def update_sql(self, names: Sequence[str]) -> str:
         """Return the statement that writes these columns of one row; the last value is the row's key."""
@@ -233,6 +292,14 @@ class _Columns:
         """Return the rows of a JSON text as a table with these columns."""
         kinds = ", ".join(f"{self._quoted[name]} {self._kinds[name]}" for name in names)
         return f"json_to_recordset(%s::json) AS new({kinds})"
+
+
+def _new_target(row: models.Model, name: str, relation: str) -> models.Model | None:
+    """Return the row that a relation refers to if the relation was set before that row had an ID."""
+    if row.__dict__[name] is not None:
+        return None
+    target: models.Model | None = row._state.fields_cache.get(relation)
+    return target
 
 
 def _plain(value: Any) -> Any:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from django.utils import timezone
 
 from hetsched.contracts.message import Message
 from hetsched.journal.models import AuditEntry, OutboxEvent, Topic
+from hetsched.placement.models import Decision, Pod, Workload
 from hetsched.placement.models.webhooks import Delivery
 from hetsched.storage.bulk_rows import insert, insert_together, new, update, write_values
+from tests.builders import a_pod
+from tests.situations import a_cluster
 
 pytestmark = pytest.mark.django_db
 
@@ -75,3 +79,33 @@ def test_rows_without_generated_ids_are_stored() -> None:
     insert_together(topics)
     insert_together()
     assert Topic.objects.filter(name__in=["t0", "t1"]).count() == 2
+
+
+def _related_rows(pods: int) -> tuple[list[Workload], list[Pod], list[Decision]]:
+    cluster = a_cluster()
+    workloads = [new(Workload, cluster_id=cluster.pk, history=[], created_at=timezone.now())]
+    of_pods, decisions = [], []
+    for number in range(pods):
+        pod = new(Pod, cluster_id=cluster.pk, name=f"p{number}", spec=a_pod("p").build(), created_at=timezone.now())
+        pod.workload = workloads[0]
+        of_pods.append(pod)
+        for verdict in ("not-now", "placed"):
+            decision = new(
+                Decision, cluster_id=cluster.pk, pod_name=pod.name, verdict=verdict, policy_version=1,
+                cluster_revision=1, inventory_revision=1, created_at=timezone.now(),
+            )  # fmt: skip
+            decision.pod = pod
+            decisions.append(decision)
+    return workloads, of_pods, decisions
+
+
+@pytest.mark.parametrize("pods", [1, 3, 30])
+def test_rows_refer_to_rows_inserted_with_them(pods: int) -> None:
+    workloads, of_pods, decisions = _related_rows(pods)
+    insert_together(workloads, of_pods, decisions)
+    assert {pod.workload_id for pod in of_pods} == {workloads[0].pk}
+    assert [decision.pod_id for decision in decisions] == [decision.pod.pk for decision in decisions]
+    stored = Decision.objects.order_by("id").values_list("id", "pod_id", "pod__name", "pod__workload", "verdict")
+    assert list(stored) == [
+        (decision.pk, decision.pod.pk, decision.pod.name, workloads[0].pk, decision.verdict) for decision in decisions
+    ]

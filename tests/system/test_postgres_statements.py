@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.api.test_submission_statements import budget
+from tests.api.test_submission_statements import budget as budget_of_a_submission
+from tests.apps.test_placement_conflicts import CONTRADICTIONS
 from tests.system.driver import Driver
 from tests.system.plane import served
+from tests.workers.test_statement_budget import budget as budget_of_a_pod
 
 pytestmark = pytest.mark.needs("postgres", "redis-server")
 # The tests of SQLite, each in a transaction that is rolled back.
@@ -69,6 +71,14 @@ with background_sender():  # as in a web process
     submit("first")
     print(*(len(statements_of(lambda: submit("alone"))) for _ in range(2)))
 """
+_PATH = """
+import pytest
+from hetsched.journal.publish import background_sender
+from tests.workers.test_statement_budget import limit_statements, statements_of_each_step
+limit_statements(pytest.MonkeyPatch())
+with background_sender():  # as in an informer process
+    print(*(len(alone) for alone, _ in statements_of_each_step().values()))
+"""
 _OPENING = """
 from threading import Thread
 from django.db import connection
@@ -93,6 +103,17 @@ print(list(Topic.objects.filter(name="node:opened/n0").values_list("revision", f
 """
 
 
+_PLACEMENTS = [
+    *(("test_placed_pods_have_the_ids_of_their_rows", f"{pods}") for pods in (1, 3, 30)),
+    *(("test_revision_epoch_and_policy_of_the_decision_are_current", f"{others}") for others in (0, 2)),
+    *(
+        ("test_name_and_resources_of_a_live_pod_are_a_contradiction", f"{case!r}, {others}")
+        for case in CONTRADICTIONS
+        for others in (0, 2)
+    ),
+]
+
+
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Driver]:
     with served() as plane:
@@ -110,9 +131,13 @@ def driver() -> Iterator[Driver]:
         ("test_direct_statements", "test_query_listeners_receive_each_statement", ""),
         ("test_rows_inserted_together", "test_stored_rows_have_the_ids_of_the_objects", "3"),
         ("test_rows_inserted_together", "test_stored_rows_have_the_ids_of_the_objects", "300"),
+        ("test_rows_inserted_together", "test_rows_refer_to_rows_inserted_with_them", "1"),
+        ("test_rows_inserted_together", "test_rows_refer_to_rows_inserted_with_them", "3"),
+        ("test_rows_inserted_together", "test_rows_refer_to_rows_inserted_with_them", "30"),
         ("test_rows_inserted_together", "test_rows_without_generated_ids_are_stored", ""),
         ("test_rows_inserted_together", "test_each_kind_of_value_is_stored_and_updated_in_many_rows", ""),
         ("test_rows_inserted_together", "test_numbers_of_each_kind_are_stored_in_many_rows", ""),
+        *(("test_placement_conflicts", *case) for case in _PLACEMENTS),
     ],
 )
 def test_statements_behave_as_on_sqlite(driver: Driver, module: str, test: str, arguments: str) -> None:
@@ -138,4 +163,11 @@ def test_statements_of_a_submission_equal_the_page() -> None:
     with served() as plane:  # a separate one, because the submission remains
         assert plane.driver
         counted = plane.driver("execute", code=_SUBMISSION).split()
-    assert list(map(int, counted)) == [postgres for _, postgres in budget().values()]
+    assert list(map(int, counted)) == [postgres for _, postgres in budget_of_a_submission().values()]
+
+
+def test_statements_of_a_pod_equal_the_page() -> None:
+    with served() as plane:  # a separate one, because the cluster remains
+        assert plane.driver
+        counted = plane.driver("execute", code=_PATH).split()
+    assert list(map(int, counted)) == [postgres for _, postgres, _ in budget_of_a_pod().values()]

@@ -2,9 +2,9 @@
 
 A pod of a live cluster needs no row before its decision: the API server keeps it, and a restarted informer lists it
 again. The leader therefore decides an arriving pod from memory. One transaction then inserts the pod, its workload, its
-decision and its reservation. The unique indexes enforce exclusivity as in `decisions.record`. Node loads, states of
-workloads, the audit trail, live events and requeued pods follow with the next transaction on the cluster; see
-`change.ClusterTransaction`.
+decision and its reservation; on PostgreSQL, the rows of a pod alone are one statement. The unique indexes enforce
+exclusivity as in `decisions.record`. Node loads, states of workloads, the audit trail, live events and requeued pods
+follow with the next transaction on the cluster; see `change.ClusterTransaction`.
 Any commit on the cluster since the revision of the decisions is a conflict, not only a reservation. An informer that
 lost its lease can therefore not insert a pod that its successor no longer lists.
 Invariant: nothing is bound that is not committed.
@@ -25,11 +25,11 @@ from hetsched.inventory.node_loads import Contradiction, advance, write_columns
 from hetsched.journal.audit import SYSTEM
 from hetsched.placement.in_place import fingerprint
 from hetsched.placement.lifecycle import State
-from hetsched.placement.models import Pod
-from hetsched.placement.reservation_ledger import insert as insert_reservations
+from hetsched.placement.models import Pod, Workload
+from hetsched.placement.reservation_ledger import build as build_reservations
 from hetsched.placement.scheduling_queue.decision_time import add_used_seconds
 from hetsched.placement.scheduling_result import Result
-from hetsched.storage.bulk_rows import insert
+from hetsched.storage.bulk_rows import refer
 from hetsched.storage.write_lock import write_transaction
 
 from ... import due_effects
@@ -69,15 +69,19 @@ def record_placed_arrivals(
             if spent:
                 cluster.decision_time = add_used_seconds(cluster.decision_time, spent, now.timestamp())
                 write_columns([cluster], ("decision_time",))
-            _insert_pods(cluster, arrivals, now)
-            results = [_with_ids(pod, result) for pod, result in arrivals]
-            decisions = [decision_row(cluster, result, revision, snapshot, now) for result in results]
-            insert(decisions)
-            reservations = insert_reservations(cluster, [reserved_pod(result) for result in results], epoch, now)
-            due_effects.keep(cluster, epoch, reservations, decisions)
+            pods = [pod for pod, _ in arrivals]
+            workloads = _workloads(cluster, arrivals, now)
+            decisions = [decision_row(cluster, result, revision, snapshot, now) for _, result in arrivals]
+            reserved = build_reservations(cluster, [reserved_pod(result) for _, result in arrivals], epoch, now)
+            for pod, decision, reservation in zip(pods, decisions, reserved.reservations, strict=True):
+                decision.workload_id = pod.workload_id
+                refer(decision, "pod", pod)
+                refer(reservation, "pod", pod)
+            reserved.insert(workloads, pods, decisions)
+            due_effects.keep(cluster, epoch, reserved.reservations, decisions)
     except IntegrityError as error:
         raise Contradiction(f"cluster {cluster_id}: {error}", len(arrivals)) from error
-    return PlacedArrivals(cluster.revision, results)
+    return PlacedArrivals(cluster.revision, [_with_ids(pod, result) for pod, result in arrivals])
 
 
 def write_placement_effects(cluster_id: int) -> int:
@@ -91,8 +95,8 @@ def write_placement_effects(cluster_id: int) -> int:
     return change.cluster.revision
 
 
-def _insert_pods(cluster: Cluster, arrivals: Sequence[tuple[Pod, Result]], now: datetime) -> None:
-    """Insert the pods on their nodes, and one workload for each controller."""
+def _workloads(cluster: Cluster, arrivals: Sequence[tuple[Pod, Result]], now: datetime) -> list[Workload]:
+    """Assign the pods to their nodes, and to one unsaved workload for each controller; return the workloads."""
     groups: dict[tuple[str, str], list[Pod]] = defaultdict(list)
     for pod, result in arrivals:
         groups[pod.namespace, pod.spec.controller or pod.name].append(pod)
@@ -107,8 +111,7 @@ def _insert_pods(cluster: Cluster, arrivals: Sequence[tuple[Pod, Result]], now: 
         workloads.append(workload)
         for pod in pods:
             pod.workload = workload
-    insert(workloads)
-    insert([pod for pod, _ in arrivals])
+    return workloads
 
 
 def _with_ids(pod: Pod, result: Result) -> Result:
