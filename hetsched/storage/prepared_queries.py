@@ -10,6 +10,7 @@ Invariant: a value that is passed to a query never becomes part of its SQL text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,7 @@ from .literals import literal
 from .statements import change, fetch, own
 
 T = TypeVar("T")
+_LIST = re.compile(r" IN \((ANY\(%s::\w+\[\]\))\)")  # Django writes IN and parentheses for a `ListParameter`
 
 
 class Parameter(Expression):
@@ -41,7 +43,10 @@ class Parameter(Expression):
 
 
 class ListParameter(Parameter):
-    """Placeholder for a list of integers or strings, on the right of `__in`."""
+    """Placeholder for a list of integers or strings, on the right of `__in`.
+
+    On PostgreSQL, the condition has the form `column = ANY(array)`, which can use an index of several columns.
+    """
 
     def __init__(self, name: str, of: type[int] | type[str] = int) -> None:
         super().__init__(name)
@@ -50,7 +55,7 @@ class ListParameter(Parameter):
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         if connection.vendor == "sqlite":
             return "(SELECT value FROM json_each(%s))", [self]
-        return f"(SELECT unnest(%s::{'bigint' if self.of is int else 'text'}[]))", [self]
+        return f"ANY(%s::{'bigint' if self.of is int else 'text'}[])", [self]
 
 
 class _CompiledQuery(msgspec.Struct, frozen=True):
@@ -186,6 +191,7 @@ def _text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     SQLite uses a partial index only if the SQL text itself contains the condition of the index. PostgreSQL plans each
     statement for its values (see `postgres_statements`), so the constants remain values there.
     """
+    sql = _LIST.sub(r" = \1", sql)
     first, *others = sql.split("%s")
     parts, remaining = [first], []
     for value, part in zip(values, others, strict=True):

@@ -38,6 +38,31 @@ for power in range(10):
 for (text,) in fetch("SELECT statement FROM pg_prepared_statements", []):
     print(text.partition("(")[0])
 """
+_LIST = """
+from django.db import connection, transaction
+from django.utils import timezone
+from hetsched.placement.models import Pod
+from hetsched.storage.bulk_rows import insert, new
+from hetsched.storage.hot_statements import QUEUE_PODS
+from hetsched.storage.statements import change, fetch
+from tests.builders import a_pod
+from tests.situations import a_cluster
+sent = []
+
+def note(execute, sql, params, many, context):
+    sent.append((sql, params))
+    return execute(sql, params, many, context)
+
+with transaction.atomic():
+    cluster, spec, now = a_cluster().pk, a_pod("p").build(), timezone.now()
+    insert([new(Pod, cluster_id=cluster, name=f"p{n}", spec=spec, state="bound", created_at=now) for n in range(2000)])
+    change("ANALYZE placement_pod", [])
+    with connection.execute_wrapper(note):
+        QUEUE_PODS(cluster=cluster, states=("not-now", "never-fits"), bits=1)
+    ((sql, values),) = sent
+    print(*(line for (line,) in fetch("EXPLAIN " + sql, values) if "Index Cond" in line))
+    transaction.set_rollback(True)
+"""
 _TOGETHER = """
 from django.db import connection, transaction
 from tests.apps.test_rows_inserted_together import _rows
@@ -147,6 +172,13 @@ def test_statements_behave_as_on_sqlite(driver: Driver, module: str, test: str, 
 def test_connection_keeps_only_plans_of_inserts(driver: Driver) -> None:
     """Another kept plan would stay that of small tables while the tables grow."""
     assert driver("execute", code=_PLANS) == "INSERT INTO journal_topic \n"
+
+
+def test_list_is_a_condition_of_an_index(driver: Driver) -> None:
+    """Regression: the requeueing of each confirmation read all pods, 0.22 ms for 1,000 pods."""
+    (condition,) = driver("execute", code=_LIST).splitlines()
+    assert "cluster_id = " in condition
+    assert "state)::text = ANY" in condition
 
 
 def test_few_rows_of_several_models_are_one_statement(driver: Driver) -> None:
