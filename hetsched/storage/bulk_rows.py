@@ -90,12 +90,8 @@ def insert_together(*groups: Sequence[models.Model]) -> None:
     """
     filled = [rows for rows in groups if rows]
     db = own()
-    if (
-        db.vendor == "sqlite"
-        or len(filled) < 2
-        or sum(map(len, filled)) > _MOST_TOGETHER
-        or not _insert_as_one(filled, db)
-    ):
+    saves_round_trips = db.vendor != "sqlite" and len(filled) > 1 and sum(map(len, filled)) <= _MOST_TOGETHER
+    if not (saves_round_trips and _insert_as_one(filled, db)):
         for rows in filled:
             insert(rows)
 
@@ -284,7 +280,7 @@ class _Columns:
         if sql is None:
             places = ", ".join(f"{self._quoted[name]} = new.{self._quoted[name]}" for name in names)
             rows, key = self._record_set((*names, self.key)), self._quoted[self.key]
-            # Without the LIMIT, PostgreSQL expects 100 rows and reads a whole table with less than 400 pages.
+            # Without the LIMIT, PostgreSQL expects 100 rows and reads the whole table if it has less than 400 pages.
             some = f"(SELECT * FROM {rows} LIMIT %s) AS new"  # noqa: S608 - names of our own
             sql = f"UPDATE {self._table} AS old SET {places} FROM {some} WHERE old.{key} = new.{key}"  # noqa: S608
             self._updates[names] = sql
