@@ -70,9 +70,8 @@ class ReservationRows(NamedTuple):
 
 def build(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> ReservationRows:
     """Build the rows of reservations that begin at the cluster's current revision, in the given order."""
-    rows = ReservationRows([], [], [], [])
-    for reserved in reserved_pods:
-        reservation = bulk_rows.new(
+    reservations = [
+        bulk_rows.new(
             Reservation,
             pod_id=reserved.pod_id,
             node_id=reserved.node_id,
@@ -84,11 +83,12 @@ def build(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, no
             leader_epoch=epoch,
             created_at=now,
         )
-        rows.reservations.append(reservation)
-        rows.cards.extend(_cards(reservation, reserved))
-        rows.cpus.extend(_cpus(reservation, reserved))
-        rows.devices.extend(_devices(cluster, reservation, reserved))
-    return rows
+        for reserved in reserved_pods
+    ]
+    pairs = list(zip(reservations, reserved_pods, strict=True))
+    cards = [card for pair in pairs for card in _cards(*pair)]
+    cpus = [cpu for pair in pairs for cpu in _cpus(*pair)]
+    return ReservationRows(reservations, cards, cpus, [device for pair in pairs for device in _devices(cluster, *pair)])
 
 
 def insert(cluster: Cluster, reserved_pods: Sequence[ReservedPod], epoch: int, now: datetime) -> list[Reservation]:

@@ -50,9 +50,9 @@ def new(model: type[M], **columns: Any) -> M:
 
 
 def refer(row: models.Model, relation: str, target: models.Model) -> None:
-    """Set a relation to a row that may have no ID yet, without the slow checks of Django's descriptor."""
+    """Set a relation to a row that has no ID yet, without the slow checks of Django's descriptor."""
     row._state.fields_cache[relation] = target
-    row.__dict__[f"{relation}_id"] = target.pk
+    row.__dict__[f"{relation}_id"] = None
 
 
 @lru_cache(maxsize=64)
@@ -70,7 +70,6 @@ def insert(rows: Sequence[models.Model]) -> None:
         return
     db = own()
     columns = _columns(type(rows[0]), db.vendor)
-    columns.set_references(rows)
     for start in range(0, len(rows), columns.most_rows):
         part = rows[start : start + columns.most_rows]
         sql, values = columns.insert_sql(len(part)), columns.values_of(part)
@@ -91,9 +90,11 @@ def insert_together(*groups: Sequence[models.Model]) -> None:
     filled = [rows for rows in groups if rows]
     db = own()
     saves_round_trips = db.vendor != "sqlite" and len(filled) > 1 and sum(map(len, filled)) <= _MOST_TOGETHER
-    if not (saves_round_trips and _insert_as_one(filled, db)):
-        for rows in filled:
-            insert(rows)
+    if saves_round_trips and _insert_as_one(filled, db):
+        return
+    for place, rows in enumerate(filled):
+        _columns(type(rows[0]), db.vendor).set_references(rows, filled[:place])
+        insert(rows)
 
 
 def _insert_as_one(groups: Sequence[Sequence[models.Model]], db: Any) -> bool:
@@ -120,8 +121,8 @@ def _insert_as_one(groups: Sequence[Sequence[models.Model]], db: Any) -> bool:
     if generated:  # the rows of a statement get ascending IDs in their order
         for row, (_, pk) in zip(generated, sorted(found), strict=True):
             row.pk = pk
-    for rows in groups:
-        _columns(type(rows[0]), db.vendor).set_references(rows)
+    for place, rows in enumerate(groups):
+        _columns(type(rows[0]), db.vendor).set_references(rows, groups[:place])
         _mark_inserted(rows, db.alias)
     return True
 
@@ -192,7 +193,9 @@ class _Columns:
         self._conversions = [(place, write) for place, (_, write) in enumerate(self.plan) if write is not None]
         self.most_rows = min(_MOST_ROWS, _MOST_VALUES // len(fields))
         self._names = tuple(field.attname for field in fields)
-        self._relations = [(field.attname, field.name) for field in fields if isinstance(field, models.ForeignKey)]
+        self._relations = [
+            (field.attname, field.name, field.target_field) for field in fields if isinstance(field, models.ForeignKey)
+        ]
         self._values = itemgetter(*self._names)
         self._single, self._many = self._insert_sql(1, {}), self._insert_sql(2, {}) if self.uses_json else ""
         self._updates: dict[tuple[str, ...], str] = {}
@@ -203,7 +206,7 @@ class _Columns:
         Return None if the rows refer to several such rows, or to rows that are not in `new_ids`.
         """
         found: dict[str, str] = {}
-        for name, relation in self._relations:
+        for name, relation, _ in self._relations:
             first, *others = (_new_target(row, name, relation) for row in rows)
             if any(target is not first for target in others):
                 return None
@@ -213,12 +216,15 @@ class _Columns:
                 found[name] = new_ids[id(first)]
         return found
 
-    def set_references(self, rows: Sequence[models.Model]) -> None:
-        """Set the IDs of relations to rows that had no ID when the relation was set."""
-        for name, relation in self._relations:
-            for row in rows:
-                if row.__dict__[name] is None and (target := _new_target(row, name, relation)) is not None:
-                    row.__dict__[name] = target.pk
+    def set_references(self, rows: Sequence[models.Model], earlier: Sequence[Sequence[models.Model]]) -> None:
+        """Set the IDs of relations to rows of `earlier` groups that had no ID when the relation was set."""
+        targets = {type(group[0]) for group in earlier}
+        for name, relation, key in self._relations:
+            if key.model in targets:
+                for row in rows:
+                    target = _new_target(row, name, relation)
+                    if target is not None:
+                        row.__dict__[name] = target.__dict__[key.attname]
 
     def values_of(self, rows: Sequence[models.Model]) -> list[Any]:
         """Return the values of rows for the placeholders of `insert_sql`."""
