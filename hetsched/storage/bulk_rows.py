@@ -217,7 +217,10 @@ class _Columns:
         return found
 
     def set_references(self, rows: Sequence[models.Model], earlier: Sequence[Sequence[models.Model]]) -> None:
-        """Set the IDs of relations to rows of `earlier` groups that had no ID when the relation was set."""
+        """Set the IDs of relations to rows of `earlier` groups that had no ID when the relation was set.
+
+        The relations do not keep these rows in memory.
+        """
         targets = {type(group[0]) for group in earlier}
         for name, relation, key in self._relations:
             if key.model in targets:
@@ -225,6 +228,7 @@ class _Columns:
                     target = _new_target(row, name, relation)
                     if target is not None:
                         row.__dict__[name] = target.__dict__[key.attname]
+                        del row._state.fields_cache[relation]
 
     def values_of(self, rows: Sequence[models.Model]) -> list[Any]:
         """Return the values of rows for the placeholders of `insert_sql`."""

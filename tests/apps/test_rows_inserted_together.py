@@ -104,8 +104,8 @@ def test_rows_refer_to_rows_inserted_with_them(pods: int) -> None:
     workloads, of_pods, decisions = _related_rows(pods)
     insert_together(workloads, of_pods, decisions)
     assert {pod.workload_id for pod in of_pods} == {workloads[0].pk}
-    assert [decision.pod_id for decision in decisions] == [decision.pod.pk for decision in decisions]
+    assert [decision.pod_id for decision in decisions] == [pod.pk for pod in of_pods for _ in range(2)]
     stored = Decision.objects.order_by("id").values_list("id", "pod_id", "pod__name", "pod__workload", "verdict")
     assert list(stored) == [
-        (decision.pk, decision.pod.pk, decision.pod.name, workloads[0].pk, decision.verdict) for decision in decisions
+        (decision.pk, decision.pod_id, decision.pod_name, workloads[0].pk, decision.verdict) for decision in decisions
     ]
