@@ -183,6 +183,7 @@ class SchedulingLoop:
             cycle.failed = True
         self.cache.mark_committed(at, [result.waiting.spec.key for result in results])
         self.cache.mark_charged(spent)
+        self.cache.expire()  # its columns still state that these pods are due
         return results
 
 

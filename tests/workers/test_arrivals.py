@@ -18,6 +18,7 @@ from kubernetes import client
 
 from hetsched.adapters.kubernetes.api import Api
 from hetsched.adapters.kubernetes.pods.binding import BindingOutcome, BindingRequest, BindingResult
+from hetsched.contracts.api.decision import Verdict
 from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.contracts.objects.submitted import WORKLOAD_LABEL
 from hetsched.inventory.models import Cluster, Connection, Node
@@ -328,6 +329,16 @@ def test_pods_that_cannot_be_placed_directly_are_queued(cluster: Cluster, lease:
 def test_arrivals_join_the_queue_behind_due_pods(cluster: Cluster, lease: Lease) -> None:
     apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting"))]), epoch=1)
     assert place(lease, a_pod("p")) == []
+
+
+def test_arrivals_are_placed_after_the_due_pods_were_decided(cluster: Cluster, lease: Lease) -> None:
+    """Regression: for 50 ms after the decision, the known state still contained due pods."""
+    apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting").cpu(9))]), epoch=1)
+    (decided,) = SchedulingLoop(BindingHost(), cluster.pk, "live", 200).iterate(lease).results
+    assert decided.verdict is Verdict.NEVER_FITS
+    scheduler = ArrivalScheduler(cache_of(cluster.pk), "live")
+    assert scheduler.place(waiting(a_pod("p")), lease, 1, most=200, lag=60.0).results
+    assert_state_agrees(cluster)
 
 
 def test_lost_informer_lease_places_nothing(cluster: Cluster, lease: Lease) -> None:
