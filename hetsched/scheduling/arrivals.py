@@ -4,9 +4,10 @@ A pod that arrives alone is usually placed immediately. Its row, decision and re
 instead of two, which halves the delay until its binding. This module schedules such pods on the snapshot and commits
 the placements with `record_placed_arrivals`. All other pods become rows of the queue: pods that do not fit, that belong
 to a gang, that have scheduling gates or a problem, or that a submission created. While pods in the queue are due, every
-arriving pod joins the queue, so the queue order is preserved. If more pods arrive than one transaction accepts, the
-first pods in queue order are tried, with alternating namespaces at equal priority, and the other pods are left for the
-next call. As for pods of the queue, the decision time is charged to the namespaces.
+arriving pod joins the queue, so the queue order is preserved. If one batch decides all due pods, and no arriving pod
+precedes any of them in queue order, the arriving pods wait for that batch instead. If more pods arrive than one
+transaction accepts, the first pods in queue order are tried, with alternating namespaces at equal priority, and the
+other pods are left for the next call. As for pods of the queue, the decision time is charged to the namespaces.
 Invariant: a pod that is not committed is not assumed in the snapshot.
 """
 
@@ -28,7 +29,7 @@ from hetsched.placement.actions.watch.placed_arrivals import record_placed_arriv
 from hetsched.placement.cluster_snapshot import ClusterSnapshot
 from hetsched.placement.models import Pod
 from hetsched.placement.scheduler_cache import SchedulerCache
-from hetsched.placement.scheduling_queue.active_queue import PendingPod
+from hetsched.placement.scheduling_queue.active_queue import PendingPod, lowest_active_priority
 from hetsched.placement.scheduling_queue.decision_time import namespaces_over_share
 from hetsched.placement.scheduling_result import Result
 from hetsched.policies.effective import ActivePolicies, Chooser
@@ -51,12 +52,14 @@ class PlacedBatch(msgspec.Struct, frozen=True):
     """The placements of one transaction, in the order of the decisions, and the handling of other arriving pods.
 
     Pods with keys in `tried` that are not placed join the queue. The remaining pods stay in the buffer for the next
-    call if `others_wait` is True; otherwise they join the queue too.
+    call if `others_wait` is True; otherwise they join the queue too. `is_after_queue` is True if nothing was tried,
+    because the next batch of the queue comes first.
     """
 
     results: list[Result] = []
     tried: frozenset[str] = frozenset()
     others_wait: bool = False
+    is_after_queue: bool = False
 
 
 class ArrivalScheduler:
@@ -95,8 +98,11 @@ class ArrivalScheduler:
         with self._cache.locked_snapshot(lag=lag) as snapshot:
             columns = self._cache.columns
             assert columns is not None
-            if columns.has_due_pods or columns.follower_epoch != follower_epoch or columns.shadow_of:
+            if columns.follower_epoch != follower_epoch or columns.shadow_of:
                 return PlacedBatch()
+            if columns.has_due_pods:
+                is_after_queue = self._comes_after_queue(arrivals, columns, most)
+                return PlacedBatch(others_wait=is_after_queue, is_after_queue=is_after_queue)
             try:
                 return self._place(
                     snapshot, columns, arrivals, lease, most=most, copies_labels=copies_labels, is_first=is_first
@@ -104,6 +110,17 @@ class ArrivalScheduler:
             except Contradiction as refusal:
                 log.info("arriving pods moved to the queue", cluster=lease.cluster_id, reason=str(refusal))
                 return PlacedBatch()
+
+    def _comes_after_queue(self, arrivals: ArrivalBuffer, columns: ClusterColumns, most: int) -> bool:
+        """Return True if the due pods are at most `most` and no arriving pod precedes any of them in queue order."""
+        policy = self._cache.default_policy()
+        used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
+        if policy is None or not policy.sorts_by_priority or used_seconds:
+            return False
+        lowest = lowest_active_priority(self._cache.cluster_id, most)
+        return lowest is not None and all(
+            pod.spec is None or pod.spec.priority <= lowest for pod in arrivals.pods.values()
+        )
 
     def _place(
         self,

@@ -131,7 +131,18 @@ class InformerHost:
             self.bindings.close()
 
     def place_arrivals(self, arrivals: ArrivalBuffer, follower_epoch: int) -> PlacedBatch:
-        """Place and commit the first of the arriving pods, and start to bind them."""
+        """Place and commit the first of the arriving pods, and start to bind them.
+
+        If they come after the next batch of the queue, this batch is decided first.
+        """
+        batch = self._place_arrivals(arrivals, follower_epoch)
+        if batch.is_after_queue and self._has_room:
+            self._due = True
+            self._decide()
+            batch = self._place_arrivals(arrivals, follower_epoch)
+        return batch
+
+    def _place_arrivals(self, arrivals: ArrivalBuffer, follower_epoch: int) -> PlacedBatch:
         now = time.monotonic()
         if self.bindings.unproven or not self._has_lease(now):
             return PlacedBatch()

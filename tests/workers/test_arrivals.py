@@ -36,8 +36,8 @@ from hetsched.scheduling import arrival_order, arrivals, binding_cycle, bindings
 from hetsched.scheduling.arrival_buffer import ArrivalBuffer
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
 from hetsched.scheduling.bindings_in_flight import BindingsInFlight
-from hetsched.scheduling.informer_host import MOST_LAG, InformerHost
-from hetsched.scheduling.leases import Lease
+from hetsched.scheduling.informer_host import MAX_BATCH_PODS, MAX_BINDINGS, MOST_LAG, InformerHost
+from hetsched.scheduling.leases import Lease, leading
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from hetsched.storage.write_lock import write_transaction
 from tests.builders import PodBuilder, a_node, a_pod
@@ -326,9 +326,56 @@ def test_pods_that_cannot_be_placed_directly_are_queued(cluster: Cluster, lease:
     assert_state_agrees(cluster)
 
 
-def test_arrivals_join_the_queue_behind_due_pods(cluster: Cluster, lease: Lease) -> None:
+@pytest.mark.parametrize(
+    ("due", "most"),
+    [
+        pytest.param([a_pod("w").having(priority=4)], 200, id="an arriving pod has a higher priority"),
+        pytest.param([a_pod("w1").having(priority=5), a_pod("w2").having(priority=5)], 1, id="for several batches"),
+    ],
+)
+def test_arrivals_join_the_queue_behind_due_pods(
+    cluster: Cluster, lease: Lease, due: list[PodBuilder], most: int
+) -> None:
+    apply_changes(cluster.pk, Changes(pods=[arriving(pod) for pod in due]), epoch=1)
+    assert try_to_place(lease, a_pod("p").having(priority=5), most=most) == PlacedBatch()
+
+
+def test_arrivals_join_the_queue_of_a_namespace_above_its_share(cluster: Cluster, lease: Lease) -> None:
     apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting"))]), epoch=1)
-    assert place(lease, a_pod("p")) == []
+    Cluster.objects.update(decision_time={"default": (2.0, timezone.now().timestamp())})
+    assert try_to_place(lease, a_pod("p")) == PlacedBatch()
+
+
+def test_due_pods_of_one_batch_are_decided_before_arrivals(
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting").cpu(9))]), epoch=1)
+    leading.release(lease)
+    monkeypatch.setattr(BindingsInFlight, "start", lambda self, lease, placed: None)
+    nothing: Any = None
+    host = InformerHost(cluster, nothing)
+    try:
+        batch = host.place_arrivals(waiting(a_pod("p")), 1)
+    finally:
+        host.close()
+    assert [result.waiting.spec.name for result in batch.results] == ["p"]
+    assert Pod.objects.get(name="waiting").state == "never-fits"
+    assert_state_agrees(cluster)
+
+
+def test_arrivals_wait_while_due_pods_have_no_room(
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting"))]), epoch=1)
+    leading.release(lease)
+    nothing: Any = None
+    host = InformerHost(cluster, nothing)
+    try:
+        host.bindings.count = MAX_BINDINGS - MAX_BATCH_PODS + 1
+        batch = host.place_arrivals(waiting(a_pod("p")), 1)
+    finally:
+        host.close()
+    assert batch == PlacedBatch(others_wait=True, is_after_queue=True)
 
 
 def test_arrivals_are_placed_after_the_due_pods_were_decided(cluster: Cluster, lease: Lease) -> None:

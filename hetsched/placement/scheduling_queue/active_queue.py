@@ -75,6 +75,13 @@ def has_active_pods(cluster_id: int) -> bool:
     return bool(DUE_PODS(cluster=cluster_id, now=timezone.now(), limit=1))
 
 
+def lowest_active_priority(cluster_id: int, most: int) -> int | None:
+    """Return the lowest priority of the due pods of a cluster; None if there are none, or more than `most`."""
+    rows = active_pods(cluster_id).order_by("-priority", "id").values_list("priority", flat=True)[: most + 1]
+    priorities = list(rows)
+    return priorities[-1] if 0 < len(priorities) <= most else None
+
+
 def first_active_pods(
     cluster_id: int, policy: Policy | None, limit: int, used_seconds: UsedSeconds | None = None
 ) -> list[PendingPod]:
