@@ -136,9 +136,8 @@ class InformerHost:
         If they come after the next batch of the queue, this batch is decided first.
         """
         batch = self._place_arrivals(arrivals, follower_epoch)
-        if batch.is_after_queue and self._has_room:
-            self._due = True
-            self._decide()
+        if batch.is_after_queue:
+            self._decide_batch()
             batch = self._place_arrivals(arrivals, follower_epoch)
         return batch
 
@@ -230,6 +229,11 @@ class InformerHost:
             return False
         if self.bindings.unproven or not self._has_room or not self._has_lease(now):
             return False
+        return self._decide_batch()
+
+    def _decide_batch(self) -> bool:
+        """Decide a batch of due pods under the lease; return True if more pods are due."""
+        now = time.monotonic()
         assert self._lease is not None
         self._polled_at, self._due = now, False
         try:

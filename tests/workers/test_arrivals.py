@@ -36,7 +36,7 @@ from hetsched.scheduling import arrival_order, arrivals, binding_cycle, bindings
 from hetsched.scheduling.arrival_buffer import ArrivalBuffer
 from hetsched.scheduling.arrivals import ArrivalScheduler, PlacedBatch
 from hetsched.scheduling.bindings_in_flight import BindingsInFlight
-from hetsched.scheduling.informer_host import MAX_BATCH_PODS, MAX_BINDINGS, MOST_LAG, InformerHost
+from hetsched.scheduling.informer_host import MAX_BINDINGS, MIN_ARRIVALS, MOST_LAG, InformerHost
 from hetsched.scheduling.leases import Lease, leading
 from hetsched.scheduling.scheduling_loop import SchedulingLoop
 from hetsched.storage.write_lock import write_transaction
@@ -346,8 +346,9 @@ def test_arrivals_join_the_queue_of_a_namespace_above_its_share(cluster: Cluster
     assert try_to_place(lease, a_pod("p")) == PlacedBatch()
 
 
+@pytest.mark.parametrize("in_flight", [0, MAX_BINDINGS - MIN_ARRIVALS])
 def test_due_pods_of_one_batch_are_decided_before_arrivals(
-    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch, in_flight: int
 ) -> None:
     apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting").cpu(9))]), epoch=1)
     leading.release(lease)
@@ -355,27 +356,13 @@ def test_due_pods_of_one_batch_are_decided_before_arrivals(
     nothing: Any = None
     host = InformerHost(cluster, nothing)
     try:
+        host.bindings.count = in_flight
         batch = host.place_arrivals(waiting(a_pod("p")), 1)
     finally:
         host.close()
     assert [result.waiting.spec.name for result in batch.results] == ["p"]
     assert Pod.objects.get(name="waiting").state == "never-fits"
     assert_state_agrees(cluster)
-
-
-def test_arrivals_wait_while_due_pods_have_no_room(
-    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting"))]), epoch=1)
-    leading.release(lease)
-    nothing: Any = None
-    host = InformerHost(cluster, nothing)
-    try:
-        host.bindings.count = MAX_BINDINGS - MAX_BATCH_PODS + 1
-        batch = host.place_arrivals(waiting(a_pod("p")), 1)
-    finally:
-        host.close()
-    assert batch == PlacedBatch(others_wait=True, is_after_queue=True)
 
 
 def test_arrivals_are_placed_after_the_due_pods_were_decided(cluster: Cluster, lease: Lease) -> None:
