@@ -50,6 +50,7 @@ class BindingHost:
     """Host of a scheduling loop that may always decide and binds its pods itself."""
 
     binds = True
+    leaves_effects = False
 
     def __init__(self, *, copies_labels: bool = False) -> None:
         self.copies_labels = copies_labels

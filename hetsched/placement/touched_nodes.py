@@ -45,6 +45,11 @@ class TouchedNodes:
     def __bool__(self) -> bool:
         return bool(self._nodes or self._deleted)
 
+    @property
+    def has_changed_facts(self) -> bool:
+        """Return True if nodes were added, changed or deleted."""
+        return bool(self._changed or self._deleted)
+
     def add(self, nodes: NodeChanges) -> None:
         """Add nodes with changed facts and the names of deleted nodes."""
         self._changed.update((node.pk, node) for node in (*nodes.added, *nodes.changed))

@@ -333,7 +333,10 @@ class Informer:
         raise RuntimeError(f"cluster {self.lease.cluster_id}: the changes could not be written")
 
     def _write(self, changes: Changes) -> None:
-        followed = apply_changes(self.lease.cluster_id, changes, epoch=self.lease.epoch)
+        leaves_effects = self._host is not None and self._host.leaves_effects
+        followed = apply_changes(
+            self.lease.cluster_id, changes, epoch=self.lease.epoch, leaves_effects=leaves_effects
+        )
         if self._host is not None:
             cache = cache_of(self.lease.cluster_id)
             if followed.arrivals_only:

@@ -176,6 +176,11 @@ class InformerHost:
         return self.bindings.copies_labels
 
     @property
+    def leaves_effects(self) -> bool:
+        """Return True while this process has placements whose effects it writes at the latest after a fixed delay."""
+        return self._placed_at is not None
+
+    @property
     def is_saturated(self) -> bool:
         """Return True if so many bindings are in flight that no further pod is decided."""
         return self.bindings.count > MAX_BINDINGS - MIN_ARRIVALS

@@ -55,6 +55,10 @@ class Host(Protocol):
         """Return True if the host binds the placed pods itself; the commit of a batch then moves them to *binding*."""
 
     @property
+    def leaves_effects(self) -> bool:
+        """Return True if the host will write the effects of its earlier placements of arriving pods."""
+
+    @property
     def copies_labels(self) -> bool:
         """Return True if the API server copies labels of the node to the pods that this host binds."""
 
@@ -170,7 +174,13 @@ class SchedulingLoop:
         """Commit a batch; if database constraints reject a single pod or gang, record it as *not now*."""
         where["spent"] = spent = self.cache.seconds_to_charge()
         try:
-            at = record(self._cluster_id, results, binding=self._host.binds, **where)
+            at = record(
+                self._cluster_id,
+                results,
+                binding=self._host.binds,
+                leaves_effects=self._host.leaves_effects,
+                **where,
+            )
         except Contradiction as refusal:
             if self._most > 1:
                 raise

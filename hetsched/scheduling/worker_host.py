@@ -43,6 +43,7 @@ class WorkerHost:
     """Host of the scheduling loop that leaves the placed pods to the binding task."""
 
     binds = False
+    leaves_effects = False
     copies_labels = False
 
     def __init__(self, cluster_id: int) -> None:

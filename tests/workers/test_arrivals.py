@@ -435,6 +435,60 @@ def test_next_transaction_writes_the_effects_of_a_placement_once(cluster: Cluste
     assert_state_agrees(cluster)
 
 
+def apply_with_effects_left(cluster: Cluster, **changes: Any) -> None:
+    """Write changes as an informer process does that writes the effects of its placements later."""
+    apply_changes(cluster.pk, Changes(**changes), epoch=1, leaves_effects=True)
+
+
+def decide_with_effects_left(cluster: Cluster, lease: Lease) -> Result:
+    """Decide the due pod as an informer process does that writes the effects of its placements later."""
+    host = BindingHost()
+    host.leaves_effects = True
+    (result,) = SchedulingLoop(host, cluster.pk, "live", 200).iterate(lease).results
+    return result
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_queued_pods_leave_the_effects_of_earlier_placements(
+    cluster: Cluster, lease: Lease, django_capture_on_commit_callbacks: Commits, is_same_process: bool
+) -> None:
+    with django_capture_on_commit_callbacks(execute=is_same_process):
+        place(lease, a_pod("p").cpu(2))
+    apply_with_effects_left(cluster, pods=[arriving(a_pod("waiting").cpu(9))])
+    assert decide_with_effects_left(cluster, lease).verdict is Verdict.NEVER_FITS
+    assert Cluster.objects.get().effects_due_since is not None
+    assert Node.objects.get().pods == 0
+    assert_state_agrees(cluster)
+    assert written_effects(cluster)[0] == (2000, 1)
+    assert_state_agrees(cluster)
+
+
+def test_placement_of_a_queued_pod_writes_earlier_effects(cluster: Cluster, lease: Lease) -> None:
+    place(lease, a_pod("p").cpu(2))
+    apply_with_effects_left(cluster, pods=[arriving(a_pod("waiting").cpu(1))])
+    assert decide_with_effects_left(cluster, lease).verdict is Verdict.PLACED
+    assert Cluster.objects.get().effects_due_since is None
+    assert (Node.objects.get().requested["cpu"], Node.objects.get().pods) == (3000, 2)
+    assert_state_agrees(cluster)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pods"),
+    [
+        pytest.param({"pods_gone": ["default/p"], "stopped": {"uid-p"}}, 0, id="a pod ended"),
+        pytest.param({"nodes": [a_node("n2").build()]}, 1, id="a node was added"),
+    ],
+)
+def test_changed_loads_or_facts_write_earlier_effects(
+    cluster: Cluster, lease: Lease, changes: dict[str, Any], pods: int
+) -> None:
+    place(lease, a_pod("p").cpu(2))
+    apply_with_effects_left(cluster, **changes)
+    assert Cluster.objects.get().effects_due_since is None
+    assert Node.objects.get(name="n1").pods == pods
+    assert_state_agrees(cluster)
+
+
 @pytest.mark.parametrize("is_same_process", [True, False])
 def test_node_deleted_before_its_effects_keeps_the_reservation(
     cluster: Cluster, lease: Lease, django_capture_on_commit_callbacks: Commits, is_same_process: bool

@@ -199,9 +199,14 @@ class ClusterTransaction:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def close(self, decisions: Sequence[Decision] = ()) -> None:
-        """Write and publish the results of the moves and reservations; pod counts may be published later."""
-        decisions = [*self._write_placement_effects(), *decisions]
+    def close(self, decisions: Sequence[Decision] = (), *, leaves_effects: bool = False) -> None:
+        """Write and publish the results of the moves and reservations; pod counts may be published later.
+
+        With `leaves_effects`, a transaction that changes neither facts nor loads of nodes leaves the effects of earlier
+        placements to a later transaction.
+        """
+        if not leaves_effects or self._loads or self._nodes.has_changed_facts:
+            decisions = [*self._write_placement_effects(), *decisions]
         loaded = add_loads(self.cluster, self._loads) if self._loads else {}
         if loaded:
             self._columns.update(TOTALS)

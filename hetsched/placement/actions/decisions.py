@@ -61,11 +61,13 @@ def record(
     epoch: int | None,
     snapshot: str,
     binding: bool = False,
+    leaves_effects: bool = False,
     spent: Mapping[str, float] | None = None,
 ) -> int:
     """Write the decisions made on `revision` by the leader of `epoch`; return the cluster's new revision.
 
     `binding` is True if the caller binds the `can_bind_now` pods right after the commit; their state is then *binding*.
+    `leaves_effects` is True if the caller will write the effects of its earlier placements.
     `spent` maps namespaces to the seconds that their decisions took since the last call.
     `epoch` is None if the caller is not the leader. The commit then invalidates the leader's decisions in progress, and
     the reservations store the leader's epoch.
@@ -95,7 +97,7 @@ def record(
             change.touch_rows(result.waiting.pod_id for result in recorded)
             begun = [result.waiting.pod_id for result in placed if binding and can_bind_now(result)]
             _begin_binding(begun)
-            change.close(decisions)
+            change.close(decisions, leaves_effects=leaves_effects)
             if recorded and cluster.kind == ClusterKind.KUBERNETES:
                 dispatch.wake(cluster_id, dispatch.REPORT)
             if len(placed) > len(begun) and cluster.kind != ClusterKind.OFFLINE:

@@ -28,13 +28,14 @@ from .foreign_pods import charge_unassigned_pods
 from .pod_transitions import BatchOutcome, PodTransitions
 
 
-def apply_changes(cluster_id: int, changes: Changes, *, epoch: int) -> BatchOutcome:
+def apply_changes(cluster_id: int, changes: Changes, *, epoch: int, leaves_effects: bool = False) -> BatchOutcome:
     """Write a batch of changes that the informer of `epoch` observed.
 
+    `leaves_effects` is True if the caller will write the effects of its earlier placements.
     Raises: Conflict if another informer took over, or a concurrent writer moved a pod.
     """
     try:
-        return _apply_changes(cluster_id, changes, epoch)
+        return _apply_changes(cluster_id, changes, epoch, leaves_effects=leaves_effects)
     except IntegrityError as error:
         raise Conflict(f"cluster {cluster_id}: {error}") from error
 
@@ -48,7 +49,7 @@ def unchanged_pods(cluster_id: int, pods: Sequence[ObservedPod]) -> set[str]:
     return {pod.key for pod in pods} - batch.changed_keys()
 
 
-def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcome:
+def _apply_changes(cluster_id: int, changes: Changes, epoch: int, *, leaves_effects: bool) -> BatchOutcome:
     with write_transaction():
         cluster = advance(cluster_id)
         current = current_columns(cluster_id)
@@ -63,7 +64,7 @@ def _apply_changes(cluster_id: int, changes: Changes, epoch: int) -> BatchOutcom
         if cluster.layout_revision == cluster.revision:
             charge_unassigned_pods(batch.change)
         batch.sort(changes)
-        followed = batch.write()
+        followed = batch.write(leaves_effects=leaves_effects)
         if current.shadow_of and changes.bound:
             record_bound_pods(cluster, current.shadow_of, [seen for seen in batch.charged if seen.key in changes.bound])
         _publish_conflicts(cluster, batch.conflicted_nodes)

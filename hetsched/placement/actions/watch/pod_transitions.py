@@ -177,8 +177,11 @@ class PodTransitions:
         )  # fmt: skip
         return {row.key for row in rows} | {seen.key for seen in (*self.charged, *self.arrivals)}
 
-    def write(self) -> BatchOutcome:
-        """Move, free, reserve and submit the pods; return the outcome."""
+    def write(self, *, leaves_effects: bool = False) -> BatchOutcome:
+        """Move, free, reserve and submit the pods; return the outcome.
+
+        `leaves_effects` is described in `ClusterTransaction.close`.
+        """
         self._update_specs()
         self._update_named_claims()
         change = self.change
@@ -219,7 +222,7 @@ class PodTransitions:
             requeue_nominees_of_uids(self.cluster, [row.uid for row in cancelled if row.origin == Pod.REMNANT])
             change.requeue()
         self._create_workloads()
-        change.close()
+        change.close(leaves_effects=leaves_effects)
         moved = sum(len(rows) for rows in self.steps.values()) - len(ended)
         ends = len(ended) + len(cancelled)
         only = not (charged or moved or ends or self.pending or self.rejected or self.messages or self.changed_specs)
