@@ -128,7 +128,7 @@ def _part_of_layout(content: ClusterContent) -> tuple[object, ...]:
 
     `ClusterState.redefine` applies changes of the other definitions in place.
     """
-    return content.namespaces, content.quotas, content.pod_usages
+    return content.quotas, content.pod_usages
 
 
 def _names(changes: Changes) -> list[str]:

@@ -4,7 +4,7 @@ An inter-pod rule can apply to every pod of the cluster, and evaluating all rule
 dominate its cost. The rules of placed pods are therefore counted per distinct rule and row when pods are added and
 removed. A cluster without such rules has no overhead. Pods are neighbours if their nodes have the same value of a
 topology label.
-Invariants: every count equals a full scan of the placed pods; the namespaces of a state never change.
+Invariant: every count equals a full scan of the placed pods.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ class InterPodTerms:
             self._tallies = SelectorCounts()
         return self._tallies.matching(state, matchers)
 
-    def log_restarted(self) -> None:
-        """Drop the counts, which cannot be updated after the state's change log was restarted."""
+    def drop_matches(self) -> None:
+        """Drop the cached matches, after the state's namespaces changed or its change log was restarted."""
         self._tallies = SelectorCounts()
+        self._selecting.clear()
 
     def copy(self, state: StateView) -> InterPodTerms:
         """Return a copy of these rules for a copy of `state`, whose change log starts empty."""

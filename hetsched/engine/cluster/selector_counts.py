@@ -3,8 +3,8 @@
 A cluster has tens of thousands of pods and hundreds of selectors, but each decision changes only one pod. Pods with
 equal namespace, labels and `terminating` are of one kind, and a selector is evaluated once per kind. Additions and
 removals on the rows of the state's change log are recorded once, in a journal; every count continues from its position
-in the journal. Recording starts with the first selector.
-Invariants: every count equals a full scan of the placed pods; the namespaces of a state never change.
+in the journal. Recording starts with the first selector. The counts are dropped when the state's namespaces change.
+Invariant: every count equals a full scan of the placed pods.
 """
 
 from __future__ import annotations

@@ -195,8 +195,11 @@ class ClusterState:
         self._compiled_width = 0
 
     def redefine(self, content: ClusterContent) -> None:
-        """Replace volumes, devices and budgets, and count their use by the placed pods again."""
+        """Replace namespaces, volumes, devices and budgets, and count their use by the placed pods again."""
         self.budgets = tuple(content.budgets)
+        if content.namespaces != self.namespaces:
+            self.namespaces = dict(content.namespaces)
+            self.neighbours.drop_matches()
         if content.storage != self.volumes.storage:
             self.volumes = VolumeState(content.storage)
             for placed in self.placed_pods.values():
@@ -206,6 +209,7 @@ class ClusterState:
             self.devices = DeviceState(content.devices)
             for placed in self.placed_pods.values():
                 self.devices.charge(placed, 1)
+        self._digests.carry_over(self)
         self._facts_changed()
 
     def add_storage(self, more: Storage, devices: KnownDevices | None = None) -> None:
@@ -382,7 +386,7 @@ class ClusterState:
         if len(self.log) > _LOG_LIMIT:
             # Drop a log that is too long. The new epoch also drops all evaluations that the log would update.
             self.log.clear()
-            self.neighbours.log_restarted()
+            self.neighbours.drop_matches()
             self._facts_changed()
 
     def _lowest_cards(self, shape: Shape, row: int) -> tuple[CardGrant, ...]:

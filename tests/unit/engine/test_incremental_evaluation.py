@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_report import NodeReport
 from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster import selector_counts
@@ -23,7 +24,7 @@ from tests.unit.engine.draws import NAMESPACES, mixed_fleets, mixed_pods
 from tests.unit.engine.fleet import built, policy_of, rebuilt, scheduler
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["schedule", "schedule", "schedule", "forget", "report"]), st.integers(0, 11)),
+    st.tuples(st.sampled_from(["schedule", "schedule", "schedule", "forget", "report", "label"]), st.integers(0, 11)),
     max_size=25,
 )
 
@@ -55,6 +56,11 @@ def live(deciding: Scheduler, pods: list[PodSpec], steps: list[tuple[str, int]])
             labels = {**other.labels, "kubernetes.io/hostname": old.name}
             facts = {"labels": labels, "isa": other.isa, "image_sizes": other.image_sizes, "usage": other.usage}
             state.apply_report(msgspec.structs.replace(old, ready=not old.ready, **facts if pick % 2 else {}))
+        elif step == "label":
+            labels = {"env": "prod" if pick % 2 else "test"}
+            namespaces = {**state.namespaces, sorted(NAMESPACES)[pick % len(NAMESPACES)]: labels}
+            storage, budgets = state.volumes.storage, state.budgets
+            state.redefine(ClusterContent(namespaces=namespaces, storage=storage, budgets=budgets))
         assert_equal_to_a_full_sweep(deciding, pods[position % len(pods) :][:2])
     assert_equal_to_a_full_sweep(deciding, pods)
 

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
+from hetsched.contracts.objects.cluster import ClusterContent
 from hetsched.contracts.objects.node_constraints import Expression
-from hetsched.contracts.objects.workload import LabelSelector, PodTerm
+from hetsched.contracts.objects.workload import LabelSelector, PodSpec, PodTerm
+from hetsched.engine.framework.scoring import INFEASIBLE
 from tests.builders import PodBuilder, a_node, a_pod
-from tests.unit.engine.fleet import HOSTNAME, ZONE, ask, scheduler, score
+from tests.unit.engine.fleet import HOSTNAME, ZONE, ask, built, policy_of, scheduler, score
 
 A1, A2, B1, NOWHERE = (
     a_node("a1").labelled({ZONE: "a"}),
@@ -121,6 +125,21 @@ def test_namespace_selector_matches_namespace_labels() -> None:
     namespaces = {"live": {"env": "prod"}, "lab": {"env": "test"}}
     answer = ask("pod-affinity", pod().shaped(affinity=selected), FLEET, running, namespaces=namespaces)
     assert answer.feasible == ["a1", "a2"]
+
+
+def test_changed_namespace_labels_change_the_matches() -> None:
+    selected = near("web", namespace_selector=LabelSelector((Expression("env", "In", ("prod",)),)))
+    running = [pod("w", namespace="live", app="web", on="a1"), pod("v", on="b1").shaped(anti_affinity=selected)]
+    deciding = scheduler(FLEET, running, policy=policy_of("pod-affinity"))
+    friend, foe = built(pod().shaped(affinity=selected)), built(pod("q", namespace="live", app="web"))
+
+    def feasible(spec: PodSpec) -> list[str]:
+        _, total = deciding.evaluator.evaluate(deciding.state.compile(spec))
+        return [deciding.state.reports[row].name for row in np.flatnonzero(total != INFEASIBLE)]
+
+    assert (feasible(friend), feasible(foe)) == ([], ["a1", "a2", "b1", "nowhere"])
+    deciding.state.redefine(ClusterContent(namespaces={"live": {"env": "prod"}}))
+    assert (feasible(friend), feasible(foe)) == (["a1", "a2"], ["a1", "a2", "nowhere"])
 
 
 def test_empty_namespace_selector_matches_every_namespace() -> None:
