@@ -19,11 +19,11 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from hetsched.contracts.api.decision import PREEMPTION_SOURCE, Reason
+from hetsched.contracts.api.decision import PREEMPTION_SOURCE, NodeOutcome, Reason
 from hetsched.contracts.message import Message, joined
 from hetsched.contracts.objects.policy import PolicySpec
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.explain.decision_matrix import best
+from hetsched.engine.explain.decision_matrix import best, best_of
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.gangs import gang_key, together
 from hetsched.engine.framework.outcome import Outcome
@@ -273,8 +273,7 @@ class SchedulingCycle:
             return None
         try:
             scheduler = self.cache.scheduler(spec)
-            top = best(scheduler, pending.spec, self.top_nodes)
-            outcome = scheduler.schedule(pending.spec, preempts=False)
+            top, outcome = self._schedule(scheduler, pending.spec, preempts=False)
         except Exception:
             log.exception("the engine failed", pod=pending.spec.key, policy=spec.name)
             self.failed = True
@@ -285,6 +284,16 @@ class SchedulingCycle:
             return None
         self._assumed.append((position, outcome, scheduler))
         return self._placed.result(pending, scheduler, outcome, top)
+
+    def _schedule(
+        self, scheduler: Scheduler, pod: PodSpec, *, preempts: bool
+    ) -> tuple[tuple[NodeOutcome, ...], Outcome]:
+        """Schedule a pod; return its best nodes before the decision, and the outcome."""
+        if pod.gang is not None or not pod.ready:
+            return best(scheduler, pod, self.top_nodes), scheduler.schedule(pod, preempts=preempts)
+        evaluated = scheduler.evaluate(pod)
+        top = best_of(scheduler, evaluated, self.top_nodes)
+        return top, scheduler.schedule(pod, preempts=preempts, evaluated=evaluated)
 
     def _schedule_pod(self, pending: PendingPod, spec: PolicySpec, position: int) -> Result:
         pod = pending.spec
@@ -306,8 +315,7 @@ class SchedulingCycle:
         assignment = self._reservations.assign(scheduler, pending, self.top_nodes)
         if assignment is not None:
             return self._reservation_result(pending, spec, assignment, scheduler, position)
-        top = best(scheduler, pod, self.top_nodes)
-        outcome = scheduler.schedule(pod, preempts=not waits)
+        top, outcome = self._schedule(scheduler, pod, preempts=not waits)
         if any(self._waits_in_permit(placed.pod.key) for placed in outcome.evicted):
             scheduler.undo(outcome)  # a victim waits in permit under another policy and may still start with its gang
             outcome.eviction = None

@@ -1,8 +1,8 @@
 """Decision matrix of a pod: the result of each plugin on each node.
 
-The columns are the raw and normalised scores of the plugins. Scores of STATIC plugins are those that the evaluator
-caches; the others are evaluated outside the hot path. A node that is rejected has the reason of the first filter that
-rejects it, and no scores.
+The columns are the raw and normalised scores of the plugins. Scores of STATIC plugins, and those over all rows, are
+from the evaluation of the pod; the others are evaluated outside the hot path. A node that is rejected has the reason of
+the first filter that rejects it, and no scores.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import numpy as np
 
 from hetsched.contracts.api.decision import NodeOutcome, PluginScore
 from hetsched.contracts.objects.workload import PodSpec
-from hetsched.engine.cluster.columns import Bools, Floats, Rows, Window
+from hetsched.engine.cluster.columns import Floats, Rows, Window
 from hetsched.engine.framework.extension_points import Scope
 from hetsched.engine.framework.handle import Handle
 from hetsched.engine.framework.policy import ActivePlugin
 from hetsched.engine.framework.request import Request
-from hetsched.engine.framework.scoring import INFEASIBLE, scores_taking_part
-from hetsched.engine.framework.status import SKIP
+from hetsched.engine.framework.scoring import INFEASIBLE, EvaluatedPod, Evaluation
 
 from .diagnosis import first_reasons
 
@@ -37,9 +36,9 @@ def matrix(scheduler: Handle, pod: PodSpec) -> tuple[NodeOutcome, ...]:
     state, names = scheduler.state, scheduler.state.columns.names
     scheduler.prepare(pod)
     request = state.compile(pod)
-    _, total = scheduler.evaluator.evaluate(request)
+    evaluation, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE
-    columns = score_columns(scheduler, request, feasible) if feasible.any() else []
+    columns = score_columns(scheduler, request, evaluation) if feasible.any() else []
     # Stable sort on the negated total: best first, equal totals by node name, infeasible rows last.
     order = np.argsort(-total, kind="stable")
     refused = first_reasons(scheduler, request)
@@ -55,21 +54,19 @@ def matrix(scheduler: Handle, pod: PodSpec) -> tuple[NodeOutcome, ...]:
 
 def best(scheduler: Handle, pod: PodSpec, limit: int) -> tuple[NodeOutcome, ...]:
     """Return the `limit` best feasible nodes with their scores, as `matrix` would, but build only these rows."""
-    if not pod.ready or limit < 1:
-        return ()
-    state = scheduler.state
-    scheduler.prepare(pod)
-    request = state.compile(pod)
-    evaluation, total = scheduler.evaluator.evaluate(request)
+    return best_of(scheduler, scheduler.evaluate(pod), limit) if pod.ready and limit > 0 else ()
+
+
+def best_of(scheduler: Handle, evaluated: EvaluatedPod, limit: int) -> tuple[NodeOutcome, ...]:
+    """Return the best nodes of a pod that was evaluated last, as `best` does."""
+    request, evaluation, total = evaluated
     rows = _best_rows(total, limit)
     if not rows.size:
         return ()
-    columns = _columns(scheduler, evaluation.scores, request, total > INFEASIBLE, rows)
+    names, columns = scheduler.state.columns.names, _columns(scheduler, request, evaluation, rows)
     return tuple(
-        NodeOutcome(
-            state.columns.names[row], pod.key, True, None, _scores(columns, position), float(total[row]), position + 1
-        )
-        for position, row in enumerate(rows.tolist())
+        NodeOutcome(names[row], request.pod.key, True, None, _scores(columns, place), float(total[row]), place + 1)
+        for place, row in enumerate(rows.tolist())
     )
 
 
@@ -81,7 +78,7 @@ def node_outcome(scheduler: Handle, pod: PodSpec, row: int) -> NodeOutcome:
     name = state.columns.names[row]
     if total[row] == INFEASIBLE:
         return NodeOutcome(name, pod.key, False, first_reasons(scheduler, request).get(row), (), None, None)
-    columns = _columns(scheduler, evaluation.scores, request, total > INFEASIBLE, np.array([row], np.intp))
+    columns = _columns(scheduler, request, evaluation, np.array([row], np.intp))
     return NodeOutcome(name, pod.key, True, None, _scores(columns, 0), float(total[row]), None)
 
 
@@ -107,35 +104,30 @@ def _scores(columns: list[Column], position: int) -> tuple[PluginScore, ...]:
     )
 
 
-def score_columns(scheduler: Handle, request: Request, feasible: Bools) -> list[Column]:
-    """Return the raw and normalised scores over all rows, for each plugin that scores this pod."""
-    plugins = scores_taking_part(scheduler.policy, request, scheduler.state)
-    return _columns(scheduler, plugins, request, feasible, None)
+def score_columns(scheduler: Handle, request: Request, evaluation: Evaluation) -> list[Column]:
+    """Return the raw and normalised scores over all rows, for each plugin that scores the pod that was evaluated last.
 
-
-def _columns(
-    scheduler: Handle, plugins: list[ActivePlugin], request: Request, feasible: Bools, rows: Rows | None
-) -> list[Column]:
-    """Return the raw and normalised scores of each plugin on `rows` (None: all rows).
-
-    The PreScore results of the row-scoped plugins must already be in `request.memo`. The scores of STATIC plugins are
-    those that the evaluator caches.
+    At least one node must be feasible.
     """
+    return _columns(scheduler, request, evaluation, None)
+
+
+def _columns(scheduler: Handle, request: Request, evaluation: Evaluation, rows: Rows | None) -> list[Column]:
+    """Return the raw and normalised scores of each plugin on `rows` (None: all rows)."""
     state = scheduler.state
     window = state.all_rows if rows is None else Window(state.columns, rows)
     columns: list[Column] = []
-    for plugin in plugins:
-        among_rows = plugin.info.scope is Scope.CLUSTER
-        if among_rows and plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
-            continue
-        normalizes = plugin.serves("normalize-score")
-        on_all_rows = plugin.static or normalizes or among_rows
-        if plugin.static:
-            raw = scheduler.evaluator.static_score(request, plugin)
+    for plugin in evaluation.scores:
+        if plugin.info.scope is Scope.CLUSTER or plugin.serves("normalize-score"):
+            scored = evaluation.scored.get(plugin.name)
+            if scored is None:  # its PreScore skipped the pod
+                continue
+            raw, normal = scored
+        elif plugin.static:
+            raw = normal = scheduler.evaluator.static_score(request, plugin)
         else:
-            raw = plugin.instance.score(request, state.all_rows if on_all_rows else window)
-        normal = plugin.instance.normalize(request, raw, feasible) if normalizes else raw
-        if on_all_rows and rows is not None:
-            raw, normal = raw[rows], normal[rows]
-        columns.append((plugin, raw, normal))
+            raw = normal = plugin.instance.score(request, window)
+            columns.append((plugin, raw, normal))
+            continue
+        columns.append((plugin, raw, normal) if rows is None else (plugin, raw[rows], normal[rows]))
     return columns

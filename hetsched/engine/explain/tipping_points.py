@@ -42,7 +42,7 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
     state = scheduler.state
     scheduler.prepare(pod)
     request = state.compile(pod)
-    _, total = scheduler.evaluator.evaluate(request)
+    evaluation, total = scheduler.evaluator.evaluate(request)
     feasible = total > INFEASIBLE
     if not pod.ready or not feasible.any():
         return None
@@ -55,7 +55,7 @@ def tipping(scheduler: Scheduler, pod: PodSpec) -> Tipping | None:
     second = int(rivals[total[rivals].argmax()])
     behind = total[winner] - total[rivals]
     points: list[TippingPoint] = []
-    for plugin, _, normal in score_columns(scheduler, request, feasible):
+    for plugin, _, normal in score_columns(scheduler, request, evaluation):
         for side, change, rival in _crossings(behind, normal[rivals] - normal[winner]):
             at = round(plugin.weight + change, _DIGITS)
             if 0 < at < MAX_WEIGHT:

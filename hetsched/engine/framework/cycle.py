@@ -32,7 +32,7 @@ from .outcome import Outcome
 from .policy import Policy
 from .post_filter import Attempt
 from .request import Request
-from .scoring import INFEASIBLE, Evaluator
+from .scoring import INFEASIBLE, EvaluatedPod, Evaluator
 from .status import Eviction, Refusal, Wait
 from .waiting_pods import WaitingPods
 
@@ -56,18 +56,18 @@ class Scheduler:
         self.waiting_pods = WaitingPods(state)
         self.evicts = evicts
 
-    def schedule(self, pod: PodSpec, *, preempts: bool = True) -> Outcome:
+    def schedule(self, pod: PodSpec, *, preempts: bool = True, evaluated: EvaluatedPod | None = None) -> Outcome:
         """Select a node for `pod` and assume the pod there; a pod that is not ready is skipped.
 
-        Without `preempts`, the PostFilter plugins do not run.
+        Without `preempts`, the PostFilter plugins do not run. `evaluated` is a valid evaluation of a pod without gang.
         """
         outcome = Outcome(pod)
         if not pod.ready:
             return outcome
         self.state.gangs.mark_tried(pod)
-        self.prepare(pod)
-        request = outcome.request = self.state.compile(pod)
-        if not self._place(outcome, request):
+        evaluated = evaluated or self.evaluate(pod)
+        request = outcome.request = evaluated.request
+        if not self._place(outcome, evaluated):
             if preempts:
                 self._post_filter(outcome, request)
             if outcome.eviction is not None and self.evicts:
@@ -75,6 +75,12 @@ class Scheduler:
             if outcome.node is None:
                 self._notify_unschedulable(request)
         return outcome
+
+    def evaluate(self, pod: PodSpec) -> EvaluatedPod:
+        """Evaluate a pod on the current state."""
+        self.prepare(pod)
+        request = self.state.compile(pod)
+        return EvaluatedPod(request, *self.evaluator.evaluate(request))
 
     def prepare(self, pod: PodSpec) -> None:
         """Let plugins decide for all members of a gang before the nodes of its first member are evaluated.
@@ -124,9 +130,9 @@ class Scheduler:
             for victim in evicted:
                 self.state.restore(victim)
 
-    def _place(self, outcome: Outcome, request: Request) -> bool:
+    def _place(self, outcome: Outcome, evaluated: EvaluatedPod) -> bool:
         """Select a node and assume the pod there, unless a permit plugin refuses; return whether a node was found."""
-        evaluation, total = self.evaluator.evaluate(request)
+        request, evaluation, total = evaluated
         row, reserved = self._reserve_best(request, total)
         if row < 0:
             if evaluation.refusal is not None:
@@ -191,7 +197,8 @@ class Scheduler:
             for key in eviction.victims:
                 self.state.forget(key)
             outcome.refusal = None
-            if self._place(outcome, request) and outcome.node is not None and (may_wait or not outcome.is_waiting):
+            evaluated = EvaluatedPod(request, *self.evaluator.evaluate(request))
+            if self._place(outcome, evaluated) and outcome.node is not None and (may_wait or not outcome.is_waiting):
                 return
             self._undo_placement(outcome)
         outcome.eviction = None

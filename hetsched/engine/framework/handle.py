@@ -15,7 +15,7 @@ from hetsched.engine.cluster.state import ClusterState
 
 from .policy import Policy
 from .request import Request
-from .scoring import Evaluator
+from .scoring import EvaluatedPod, Evaluator
 from .status import Eviction
 
 
@@ -36,6 +36,9 @@ class Handle(Protocol):
 
     def can_reserve(self, request: Request, row: int) -> bool:
         """Return whether devices, CPUs and zones for the pod can be reserved now on a feasible row."""
+
+    def evaluate(self, pod: PodSpec) -> EvaluatedPod:
+        """Evaluate a pod on the current state."""
 
     def prepare(self, pod: PodSpec) -> None:
         """Let plugins decide for all members of a gang before the nodes of its first member are evaluated."""

@@ -11,7 +11,7 @@ Invariants: the cached arrays equal a full evaluation, bit for bit; infeasible r
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,13 +36,14 @@ class Evaluation:
 
     `scores` are the score plugins that take part, including cluster-scoped plugins, whose PreScore runs later.
     `row_refusal` is the refusal by a row-scoped PreFilter plugin, which applies to all pods of the shape. `refusal` is
-    the refusal of the pod evaluated last, by any PreFilter plugin.
-    Array shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
+    the refusal of the pod evaluated last, by any PreFilter plugin. `scored` contains the raw and the normalised scores
+    of that pod by plugin, of the plugins that are cluster-scoped or normalise their scores.
+    Array shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total`, scores (N,) float64.
     """
 
     __slots__ = (
         "cluster_filters", "cluster_scores", "epoch", "feasible", "load_filters", "load_scores", "memo", "normalized",
-        "refusal", "row_refusal", "scores", "seen", "static_mask", "static_total", "total", "weight_sum",
+        "refusal", "row_refusal", "scored", "scores", "seen", "static_mask", "static_total", "total", "weight_sum",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,11 +58,23 @@ class Evaluation:
         self.cluster_scores: list[ActivePlugin] = []
         self.normalized: list[tuple[ActivePlugin, Floats]] = []
         self.scores: list[ActivePlugin] = []
+        self.scored: dict[str, tuple[Floats, Floats]] = {}
         self.weight_sum = 0.0
         self.static_mask: Bools
         self.static_total: Floats
         self.feasible: Bools
         self.total: Floats
+
+
+class EvaluatedPod(NamedTuple):
+    """A pod's request, the evaluation of its shape, and the pod's total score on every node, shape (N,).
+
+    It is valid until the state changes or another pod is evaluated.
+    """
+
+    request: Request
+    evaluation: Evaluation
+    total: Floats
 
 
 class Evaluator:
@@ -241,16 +254,20 @@ class Evaluator:
             return total
         request.feasible = feasible
         weight_sum = 0.0
+        scored = evaluation.scored = {}
         for plugin, raw in evaluation.normalized:
             scores = plugin.instance.score(request, nodes) if raw is _EMPTY else raw
-            total = total + plugin.weight * plugin.instance.normalize(request, scores, feasible)
+            normal = plugin.instance.normalize(request, scores, feasible)
+            total = total + plugin.weight * normal
+            scored[plugin.name] = scores, normal
         for plugin in evaluation.cluster_scores:
             if plugin.serves("pre-score") and plugin.instance.pre_score(request, state) is SKIP:
                 continue
-            scores = plugin.instance.score(request, nodes)
+            normal = scores = plugin.instance.score(request, nodes)
             if plugin.serves("normalize-score"):
-                scores = plugin.instance.normalize(request, scores, feasible)
-            total = total + plugin.weight * scores
+                normal = plugin.instance.normalize(request, scores, feasible)
+            total = total + plugin.weight * normal
+            scored[plugin.name] = scores, normal
             weight_sum += plugin.weight
         request.cluster_weight = weight_sum
         return total

@@ -14,7 +14,7 @@ from hetsched.contracts.objects.workload import PodSpec
 from hetsched.engine.cluster import selector_counts
 from hetsched.engine.cluster import state as ledger
 from hetsched.engine.cluster.state import ClusterState
-from hetsched.engine.explain.decision_matrix import best
+from hetsched.engine.explain.decision_matrix import best, best_of, matrix
 from hetsched.engine.framework.builtin_policies import BUILTIN
 from hetsched.engine.framework.cycle import Scheduler
 from hetsched.engine.framework.scoring import INFEASIBLE, Evaluator
@@ -104,6 +104,21 @@ def test_forked_state_gives_the_same_decisions(
     for pod in pods:
         mine, theirs = original.schedule(pod), copy.schedule(pod)
         assert (mine.node, mine.score, mine.allocation) == (theirs.node, theirs.score, theirs.allocation)
+
+
+@settings(max_examples=40)
+@given(mixed_fleets(), mixed_pods(), st.sampled_from(sorted(BUILTIN)))
+def test_evaluation_for_the_best_nodes_gives_the_same_decision(
+    fleet: list[NodeReport], pods: list[PodSpec], policy: str
+) -> None:
+    deciding, twice = (scheduler(fleet, policy=policy, namespaces=NAMESPACES) for _ in range(2))
+    for pod in pods:
+        if pod.ready and pod.gang is None:
+            evaluated = deciding.evaluate(pod)
+            feasible = [outcome for outcome in matrix(twice, pod) if outcome.feasible]
+            assert list(best_of(deciding, evaluated, 3)) == feasible[:3]
+            mine, theirs = deciding.schedule(pod, evaluated=evaluated), twice.schedule(pod)
+            assert (mine.node, mine.score, mine.allocation) == (theirs.node, theirs.score, theirs.allocation)
 
 
 def test_only_changed_rows_are_evaluated() -> None:
