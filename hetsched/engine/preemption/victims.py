@@ -12,6 +12,7 @@ state from which these pods were removed, except for the rules between pods.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +33,12 @@ _KEPT = 16
 
 def start_of(placed: PlacedPod) -> int:
     """Return a pod's creation time as a sortable number; a pod without one is treated as the newest."""
-    digits = "".join(filter(str.isdigit, placed.pod.created_at))[:14]
+    return _number_of(placed.pod.created_at)
+
+
+@lru_cache(maxsize=4096)  # times have a resolution of a second, and many pods are created together
+def _number_of(created_at: str) -> int:
+    digits = "".join(filter(str.isdigit, created_at))[:14]
     return int(digits.ljust(14, "0")) if digits else _NEWEST
 
 
