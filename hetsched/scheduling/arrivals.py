@@ -43,8 +43,9 @@ from .scheduling_loop import count_batch
 
 # A batch ends after LONGEST_SECONDS. If it has tried fewer pods than FEWEST_PODS by then, its pods take long to decide,
 # and all undecided pods join the queue, where namespaces share the decision time. If no pod is being bound, the batch
-# ends after FIRST_SECONDS, so that the first pods of a backlog are bound while the next are decided.
-LONGEST_SECONDS, FEWEST_PODS, FIRST_SECONDS = 0.5, 100, 0.05
+# has at most FIRST_PODS and ends after FIRST_SECONDS, so that the first pods of a backlog are bound while the next are
+# decided.
+LONGEST_SECONDS, FEWEST_PODS, FIRST_SECONDS, FIRST_PODS = 0.5, 100, 0.05, 50
 log = structlog.get_logger(__name__)
 
 
@@ -139,6 +140,7 @@ class ArrivalScheduler:
             return PlacedBatch()
         policy = self._cache.policy(default)
         used_seconds = namespaces_over_share(columns.decision_time, timezone.now().timestamp())
+        most = min(most, FIRST_PODS) if is_first else most
         direct, joining = self._order.first(arrivals, most, policy, snapshot.state, used_seconds)
         # While a deleted pod of the same name holds resources, the new pod joins the queue.
         pods = [spec for spec in direct if spec.key not in snapshot.state.placed_pods]

@@ -189,11 +189,12 @@ def test_late_pods_of_a_fast_batch_remain_untried(
     assert batch.others_wait
 
 
+@pytest.mark.parametrize(("limit", "value"), [("FIRST_SECONDS", -1.0), ("FIRST_PODS", 1)])
 def test_first_batch_is_short_and_the_others_wait(
-    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
     """Regression: the first 200 pods with spread constraints were decided for 0.3 s before one of them was bound."""
-    monkeypatch.setattr(arrivals, "FIRST_SECONDS", -1.0)
+    monkeypatch.setattr(arrivals, limit, value)
     batches = Batches(cluster, lease)
     batches.arrive(*(a_pod(name) for name in "abcd"))
     assert batches.place(is_first=True) == ["a"]
