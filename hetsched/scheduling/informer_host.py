@@ -201,7 +201,8 @@ class InformerHost:
         finally:
             self._is_deciding = False
         now = time.monotonic()
-        has_backlog = has_arrivals or more or self.bindings.has_unsent  # confirmations would delay these bindings
+        # confirmations would delay these bindings
+        has_backlog = has_arrivals or more or self.bindings.count > binding_cycle.AT_ONCE
         if self.bindings.confirm_due(now, is_idle=not (has_events or has_backlog), has_backlog=has_backlog):
             self._placed_at = None  # this transaction has written the effects
         self._write_placement_effects(now, BACKLOG_SECONDS if has_backlog else EFFECTS_SECONDS)

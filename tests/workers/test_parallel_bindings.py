@@ -209,14 +209,14 @@ def test_unexpected_error_of_a_call_is_left_to_a_thread(
     assert Pod.objects.get().state == "bound"
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_confirmations_wait_while_bindings_wait_for_room(
-    cluster: Cluster, api: Api, monkeypatch: pytest.MonkeyPatch, waits: bool
+@pytest.mark.parametrize(("in_flight", "waits"), [(16, False), (17, True)])
+def test_confirmations_wait_while_many_bindings_are_in_flight(
+    cluster: Cluster, api: Api, monkeypatch: pytest.MonkeyPatch, in_flight: int, waits: bool
 ) -> None:
     seen: list[dict[str, bool]] = []
-    monkeypatch.setattr(BindingsInFlight, "has_unsent", property(lambda self: waits))
     monkeypatch.setattr(BindingsInFlight, "confirm_due", lambda self, now, **flags: seen.append(flags))
     host = InformerHost(cluster, api)
+    host.bindings.count = in_flight
     host.iterate()
     host.close()
     assert seen == [{"is_idle": not waits, "has_backlog": waits}]
