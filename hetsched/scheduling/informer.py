@@ -334,9 +334,7 @@ class Informer:
 
     def _write(self, changes: Changes) -> None:
         leaves_effects = self._host is not None and self._host.leaves_effects
-        followed = apply_changes(
-            self.lease.cluster_id, changes, epoch=self.lease.epoch, leaves_effects=leaves_effects
-        )
+        followed = apply_changes(self.lease.cluster_id, changes, epoch=self.lease.epoch, leaves_effects=leaves_effects)
         if self._host is not None:
             cache = cache_of(self.lease.cluster_id)
             if followed.arrivals_only:
