@@ -7,10 +7,10 @@ transaction is open during a call.
 One run at a time reports the decisions of a cluster, because two would send the same events. A run has the reports of
 several pods in flight (`ResultPublisher`), also while it records previous ones, because an API server uses more
 processor time per request if it becomes idle between requests. It renews its lease whenever it records results, and
-while calls have no response. After `PODS_PER_RUN` pods, or half a minute, it enqueues the next run if more are due. If
-a pod waits for a node, a run ends after `PODS_PER_STEP` pods, so that binding tasks do not wait long for it. While pods
-are waiting for a node, bindings have priority at the API server: pods are reported one at a time, and the next run
-starts after `REST_SECONDS`.
+while calls have no response. After `PODS_PER_RUN` pods, or half a minute, it enqueues the next run if more are due.
+While pods are waiting for a node, bindings have priority at the API server: a run that starts then reports one pod at a
+time and at most `PODS_PER_SLOW_RUN`, and the next run starts after `REST_SECONDS`. Another run ends after its current
+`PODS_PER_STEP` pods if a pod begins to wait, so that binding tasks do not wait long for it.
 If a decision older than `LATE` is still unreported, `AT_ONCE` pods are reported in parallel even then. Pods whose
 report failed are reported after all others, the oldest failure first. Within a run, nominated pods are reported first.
 """
@@ -47,7 +47,7 @@ from hetsched.storage.bulk_rows import write_values
 from hetsched.storage.write_lock import write_transaction
 
 PODS_PER_STEP = 100
-PODS_PER_RUN = 1000
+PODS_PER_RUN, PODS_PER_SLOW_RUN = 1000, 300
 REST_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 LATE = timedelta(seconds=15)
@@ -111,7 +111,7 @@ def _report(cluster: Cluster, lease: Lease, instance: str) -> tuple[int, bool]:
     """
     policies = list(PolicyObject.objects.filter(unreported_policies(cluster.pk)))
     waits = _has_undecided_pods(cluster.pk)
-    most = PODS_PER_STEP if waits else PODS_PER_RUN
+    most = PODS_PER_SLOW_RUN if waits else PODS_PER_RUN
     results, since = _due_results(cluster.pk, most)
     api = api_of(cluster)
     _report_policies(api, policies)
@@ -125,8 +125,8 @@ def _report(cluster: Cluster, lease: Lease, instance: str) -> tuple[int, bool]:
                 continue
             reported, step, renewed_at = reported + _record(step, at), [], time.monotonic()
             # The API server processes the next reports during these statements.
-            if not publisher.is_done and (not reporting.renew(lease) or _has_undecided_pods(cluster.pk)):
-                publisher.ends = True
+            if not publisher.is_done:
+                publisher.ends = not reporting.renew(lease) or (not waits and _has_undecided_pods(cluster.pk))
     reported += _record(step, at)
     return reported, reported < len(results) or len(results) == most
 

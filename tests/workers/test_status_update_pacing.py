@@ -41,6 +41,7 @@ def cluster(server: PreparedServer, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(dispatch, "send", lambda *_, **__: None)
     monkeypatch.setattr(report, "PODS_PER_STEP", 2)
     monkeypatch.setattr(report, "PODS_PER_RUN", 2)
+    monkeypatch.setattr(report, "PODS_PER_SLOW_RUN", 2)
     builtin_policies()
     made = create_cluster(name="live", kind=ClusterKind.KUBERNETES, actor=SYSTEM)
     Connection.objects.create(cluster=made, follower_epoch=1)
