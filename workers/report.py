@@ -17,12 +17,11 @@ report failed are reported after all others, the oldest failure first. Within a 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from celery import shared_task
-from django.conf import settings
+from django.core.cache import cache
 from django.db.models import F, Q
 from django.utils import timezone
 
@@ -42,7 +41,7 @@ from hetsched.placement.models import Pod
 from hetsched.placement.models.workloads import UNREPORTED
 from hetsched.placement.queries.redaction import Redaction
 from hetsched.policies.models import PolicyObject
-from hetsched.scheduling.leases import Lease, reporting
+from hetsched.scheduling.leases import HeldLease, reporting
 from hetsched.storage.bulk_rows import write_values
 from hetsched.storage.write_lock import write_transaction
 
@@ -76,11 +75,10 @@ def run(cluster_id: int) -> int:
     instance = process_name()
     lease = reporting.take(cluster_id, instance)
     if lease is None:
-        # The run that holds the lease has read its pods already, and may not report those of this wake-up.
-        dispatch.send(cluster_id, dispatch.REPORT, in_seconds=RETRY_SECONDS)
+        _retry(cluster_id)
         return 0
     try:
-        reported, has_more = _report(cluster, lease, instance)
+        reported, has_more = _report(cluster, reporting.held(lease), instance)
     finally:
         reporting.release(lease)
     # Failed reports alone do not start the next run; `sweep` retries them.
@@ -90,6 +88,15 @@ def run(cluster_id: int) -> int:
         else:
             dispatch.wake(cluster_id, dispatch.REPORT)
     return reported
+
+
+def _retry(cluster_id: int) -> None:
+    """Repeat this run later: the run that holds the lease has read its pods, and may not report those of this wake-up.
+
+    A process repeats only one of the runs that end within `RETRY_SECONDS` without the lease.
+    """
+    if cache.add(f"report-retry-{cluster_id}", True, RETRY_SECONDS):
+        dispatch.send(cluster_id, dispatch.REPORT, in_seconds=RETRY_SECONDS)
 
 
 def _is_due(cluster_id: int) -> bool:
@@ -104,29 +111,33 @@ def _has_untried_pods(cluster_id: int) -> bool:
     return due.filter(report_failed_at=None).exists()
 
 
-def _report(cluster: Cluster, lease: Lease, instance: str) -> tuple[int, bool]:
-    """Report the next decisions and all policies.
+def _report(cluster: Cluster, lease: HeldLease, instance: str) -> tuple[int, bool]:
+    """Report all policies and the next decisions, while the lease is held.
 
     Return the number of reported pods, and whether some of the pods that were due before the run may be left.
     """
-    policies = list(PolicyObject.objects.filter(unreported_policies(cluster.pk)))
+    api = api_of(cluster)
+    for policy in PolicyObject.objects.filter(unreported_policies(cluster.pk)):
+        _report_policy(api, policy)
+        if not lease.renew(only_if_due=True):
+            return 0, False
     waits = _has_undecided_pods(cluster.pk)
     most = PODS_PER_SLOW_RUN if waits else PODS_PER_RUN
     results, since = _due_results(cluster.pk, most)
-    api = api_of(cluster)
-    _report_policies(api, policies)
     at = timezone.now()
-    reported, renewed_at = 0, time.monotonic()
+    reported = 0
     step: list[tuple[PodResult, bool]] = []
+    if not lease.renew(only_if_due=True):
+        return 0, False
     with ResultPublisher(api, results, instance=instance, at_once=_concurrency(waits, since, at)) as publisher:
         for ended in publisher.publish():
             step += ended
-            if len(step) < PODS_PER_STEP and time.monotonic() - renewed_at < settings.HETSCHED_LEASE_SECONDS / 3:
+            if len(step) < PODS_PER_STEP and not lease.is_due:
                 continue
-            reported, step, renewed_at = reported + _record(step, at), [], time.monotonic()
+            reported, step = reported + _record(step, at), []
             # The API server processes the next reports during these statements.
             if not publisher.is_done:
-                publisher.ends = not reporting.renew(lease) or (not waits and _has_undecided_pods(cluster.pk))
+                publisher.ends = not lease.renew() or (not waits and _has_undecided_pods(cluster.pk))
     reported += _record(step, at)
     return reported, reported < len(results) or len(results) == most
 
@@ -158,14 +169,12 @@ def _has_undecided_pods(cluster_id: int) -> bool:
     return Pod.objects.filter(cluster_id=cluster_id, state__in=states).exists()
 
 
-def _report_policies(api: Api, policies: Sequence[PolicyObject]) -> None:
-    for policy in policies:
-        since = rfc3339(policy.since)[:19] + "Z"
-        if write_status(
-            api, PolicyStatus(policy.name, policy.uid, policy.generation, policy.version, since, policy.problem)
-        ):
-            # Do not mark a policy that was reviewed again in the meantime, because its new result is not reported yet.
-            PolicyObject.objects.filter(pk=policy.pk, judged_at=policy.judged_at).update(reported=True)
+def _report_policy(api: Api, policy: PolicyObject) -> None:
+    since = rfc3339(policy.since)[:19] + "Z"
+    status = PolicyStatus(policy.name, policy.uid, policy.generation, policy.version, since, policy.problem)
+    if write_status(api, status):
+        # Do not mark a policy that was reviewed again in the meantime, because its new result is not reported yet.
+        PolicyObject.objects.filter(pk=policy.pk, judged_at=policy.judged_at).update(reported=True)
 
 
 def _due_results(cluster_id: int, count: int) -> tuple[list[PodResult], datetime | None]:

@@ -9,6 +9,7 @@ Invariant: an epoch belongs to one holder forever.
 
 from __future__ import annotations
 
+import time
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -60,6 +61,10 @@ class Leases:
         """Return True if any process holds the lease."""
         return self._rows().filter(~self._is_free(), pk=cluster_id).exists()
 
+    def held(self, lease: Lease) -> HeldLease:
+        """Return a lease that was just acquired, to be renewed while the holder works."""
+        return HeldLease(self, lease)
+
     def _is_free(self) -> Q:
         """Return the condition for a free lease.
 
@@ -71,6 +76,27 @@ class Leases:
 
     def _own(self, lease: Lease) -> QuerySet[Any]:
         return self._rows().filter(pk=lease.cluster_id, **{self._epoch: lease.epoch})
+
+
+class HeldLease:
+    """A lease that its holder renews at a third of its duration."""
+
+    def __init__(self, leases: Leases, lease: Lease) -> None:
+        self._leases = leases
+        self._lease = lease
+        self._renewed_at = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Return True if the lease must be renewed now."""
+        return time.monotonic() - self._renewed_at > settings.HETSCHED_LEASE_SECONDS / 3
+
+    def renew(self, *, only_if_due: bool = False) -> bool:
+        """Renew the lease, or only if it is due; return False if another holder has acquired it."""
+        if only_if_due and not self.is_due:
+            return True
+        self._renewed_at = time.monotonic()
+        return self._leases.renew(self._lease)
 
 
 def _end() -> Any:

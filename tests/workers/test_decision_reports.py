@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from hetsched.contracts.objects.observed import Changes, ObservedPod
 from hetsched.inventory.models import Cluster, ClusterKind, Connection
 from hetsched.placement import dispatch
-from hetsched.placement.actions import begin_binding, confirm, reject
+from hetsched.placement.actions import apply_changes, begin_binding, confirm, reject
+from hetsched.placement.lifecycle import State
 from hetsched.placement.models import Pod
 from hetsched.scheduling.leases import reporting
 from tests.builders import a_node, a_pod
@@ -74,8 +76,9 @@ def test_concurrent_run_is_repeated_later(
     monkeypatch.setattr(dispatch, "send", lambda *_, in_seconds: delays.append(in_seconds))
     lease = reporting.take(cluster.pk, "first run")
     assert lease is not None
-    assert (report.run(cluster.pk), server.received) == (0, [])
-    assert delays == [report.RETRY_SECONDS]
+    assert [report.run(cluster.pk) for _ in range(3)] == [0, 0, 0]
+    assert server.received == []
+    assert delays == [report.RETRY_SECONDS]  # one for all of them
     reporting.release(lease)
     assert report.run(cluster.pk) == 2
 
@@ -106,6 +109,23 @@ def test_bound_and_rejected_pods_wake_the_reports(binding: list[int], woken: lis
     assert woken.count(dispatch.REPORT) == 1
     reject(cluster.pk, binding[1:], reason="no permission")
     assert woken.count(dispatch.REPORT) == 2
+
+
+def test_pod_that_the_watch_shows_bound_wakes_the_reports(binding: list[int], woken: list[str]) -> None:
+    pod = Pod.objects.get(name="a")
+    seen = ObservedPod("default", "a", pod.uid, node_name="n1", phase="Running", spec=pod.spec)
+    apply_changes(Cluster.objects.get().pk, Changes(pods=[seen]), epoch=Connection.objects.get().follower_epoch)
+    assert Pod.objects.get(name="a").state == State.RUNNING.value
+    assert dispatch.REPORT in woken
+
+
+def test_run_without_its_lease_reports_no_pods(
+    cluster: Cluster, server: PreparedServer, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """The status of a policy can take longer than the lease."""
+    settings.HETSCHED_LEASE_SECONDS = 0
+    monkeypatch.setattr(report.reporting, "renew", lambda _: False)
+    assert (report.run(cluster.pk), server.received) == (0, [])
 
 
 def test_run_enqueues_the_next_one_if_more_is_due(

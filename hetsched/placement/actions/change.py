@@ -24,7 +24,7 @@ from hetsched.contracts.message import Message, to_column
 from hetsched.contracts.times import rfc3339
 from hetsched.contracts.waits import Event
 from hetsched.inventory.actions import cluster_topic
-from hetsched.inventory.models import Cluster
+from hetsched.inventory.models import Cluster, ClusterKind
 from hetsched.inventory.node_events import NodeChanges
 from hetsched.inventory.node_loads import TOTALS, Conflict, Load, add_loads, write_columns
 from hetsched.journal.audit import SYSTEM, record_many
@@ -44,6 +44,7 @@ from hetsched.storage.batches import batched
 from hetsched.storage.bulk_rows import write_values
 from hetsched.storage.hot_statements import WORKLOADS, move_pods
 
+from .. import dispatch
 from ..due_effects import due_placements
 from ..lifecycle import FINISHED, State, allowed_from, workload_state
 from ..models import Decision, Eviction, Nomination, Pod, SubmittedObject, Workload
@@ -52,6 +53,8 @@ from ..notifications.callbacks import enqueue_deliveries
 from ..reservation_ledger import ReservedPod, end, insert
 from ..scheduling_queue.decision_time import add_used_seconds
 
+# Moves to these states make the latest decision of a pod reportable, or change what is reported about it.
+_REPORTED = frozenset({State.BOUND, State.RUNNING, State.PENDING})
 MOST_STATES = 200  # of a workload's history, which is part of each of its live events
 
 # A requeued pod loses its node and allocation. Its latest decision is kept as history.
@@ -84,6 +87,7 @@ class ClusterTransaction:
         self._loads: dict[int, Load] = defaultdict(Load)
         self._nodes = TouchedNodes(cluster)
         self._columns: set[str] = set()  # cluster columns that `close` writes
+        self._has_reports = False
         self._decisive_revision = cluster.decisive_revision  # before this transaction
 
     @property
@@ -124,6 +128,7 @@ class ClusterTransaction:
             raise Conflict(Message(text, n=len(pod_ids) - moved, m=len(pod_ids), state=to.value))
         if to is State.CANCELLED:
             self.end_nominations(pod_ids, Message("the pod was deleted"))
+        self._has_reports = self._has_reports or to in _REPORTED
         self.touch_rows(pod_ids)
 
     def reserve(
@@ -207,6 +212,8 @@ class ClusterTransaction:
         """
         if not leaves_effects or self._loads or self._nodes.has_changed_facts:
             decisions = [*self._write_placement_effects(), *decisions]
+        if self._has_reports and self.cluster.kind == ClusterKind.KUBERNETES:
+            dispatch.wake(self.cluster.pk, dispatch.REPORT)
         loaded = add_loads(self.cluster, self._loads) if self._loads else {}
         if loaded:
             self._columns.update(TOTALS)

@@ -16,7 +16,7 @@ from hetsched.contracts.errors import InputError
 from hetsched.contracts.message import Message, verbatim
 from hetsched.contracts.objects.allowance import UNLIMITED, Allowance
 from hetsched.inventory.actions import require_reason
-from hetsched.inventory.models import Cluster, ClusterKind
+from hetsched.inventory.models import ClusterKind
 from hetsched.inventory.node_loads import advance
 from hetsched.journal.audit import Actor
 from hetsched.journal.audit import record as audit
@@ -67,15 +67,7 @@ def _advance(cluster_id: int, pod_ids: Iterable[int], to: State) -> int:
         columns = {"started_at": change.now} if to is State.RUNNING else {}
         change.move_rows(pods, to, message="", **columns)
         change.close()
-        if to is State.BOUND:
-            _wake_reports(change.cluster)
     return change.cluster.revision
-
-
-def _wake_reports(cluster: Cluster) -> None:
-    """Request the reports on pods: a decision on a bound or rejected pod is reported now."""
-    if cluster.kind == ClusterKind.KUBERNETES:
-        dispatch.wake(cluster.pk, dispatch.REPORT)
 
 
 def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]:
@@ -99,7 +91,6 @@ def reject(cluster_id: int, pod_ids: Iterable[int], *, reason: str) -> list[Pod]
         change.requeue()
         change.close()
         dispatch.wake(cluster_id)
-        _wake_reports(change.cluster)
     return pods
 
 

@@ -30,7 +30,7 @@ from .pod_events import PodCall, PodResult, condition_call, event_call
 # the requests of one connection one after the other, and etcd commits parallel writes together, which costs less.
 PODS_PER_CONNECTION = 6
 START_SECONDS = 30.0
-_WAIT_SECONDS = 1.0
+_WAIT_SECONDS = 0.25
 _FINAL = frozenset({400, 403, 404, 409, 422})
 
 
@@ -65,9 +65,10 @@ class ResultPublisher:
         return not (self._waiting or self._started or self._published)
 
     def publish(self) -> Iterator[list[tuple[PodResult, bool]]]:
-        """Yield the results of the calls that have ended, each with False if it must be published again later.
+        """Yield the results of the calls that ended, each with False if it must be published again later.
 
-        A list follows after at most a second, even if it is empty, so that the caller can renew its lease.
+        A list follows within `_WAIT_SECONDS`, even if it is empty, so that the caller can renew its lease. It takes
+        longer if a connection must be opened, or a program for credentials runs.
         """
         until = time.monotonic() + START_SECONDS
         while not self._is_unreachable:
