@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from channels.layers import InMemoryChannelLayer
 
+from tests.builders import a_node
+from tests.situations import a_cluster
 from web.live import sockets
 from web.live.hub import QUEUE_EVENTS, Listener
 
@@ -83,6 +85,24 @@ async def test_errors_state_what_to_do(viewer: Viewer, text: str, code: str) -> 
     assert data["code"] == code
     assert data["detail"]
     assert data["hint"]
+
+
+@pytest.mark.parametrize(("role", "namespaces"), [("viewer", ("team",)), ("agent", ())])
+async def test_denied_topics_reveal_no_clusters(
+    viewers: Any, token: Any, role: str, namespaces: tuple[str, ...]
+) -> None:
+    def nodes_of_one_name() -> None:
+        for name in ("first", "second", "third"):
+            a_cluster(a_node("n1"), name=name)
+
+    await in_thread(nodes_of_one_name)()
+    limited = viewers(token=await in_thread(token)("viewer", "team"))
+    assert await limited.connect()
+    for topic in ("node:n1", "node:none"):
+        await limited.send("subscribe", topic)
+        answer = await limited.receive()
+        assert answer["data"]["code"] == "PermissionDenied"
+        assert "second" not in str(answer)
 
 
 async def test_topics_per_socket_are_limited(viewer: Viewer) -> None:

@@ -114,27 +114,30 @@ def current_subject(credential: SocketCredential) -> Subject | None:
     return None
 
 
+def denial_of_kind(subject: Subject, topic: str) -> Denied | None:
+    """Return the reason why all topics of a kind are denied, which reveals nothing about the topic, or None."""
+    if not subject.may(Action.VIEW):
+        return Denied(
+            "PermissionDenied", "a subscription needs the right 'view'", "Ask an administrator for the role viewer"
+        )
+    if subject.namespaces is None or topic.partition(":")[0] in ("cluster", "watch", "policies", "workload"):
+        return None
+    return Denied(
+        "PermissionDenied",
+        "this token is limited to its namespaces",
+        "Subscribe to cluster:<name>, watch:<name>, policies or workload:<id>, or use a token without namespaces",
+    )
+
+
 def denial_of(subject: Subject, topic: str, namespaces: frozenset[str]) -> Denied | None:
     """Return the reason why a topic is denied, or None if it is permitted.
 
     For the topic of a workload, `namespaces` are the namespaces of its pods and objects.
     """
-    if not subject.may(Action.VIEW):
-        return Denied(
-            "PermissionDenied", "a subscription needs the right 'view'", "Ask an administrator for the role viewer"
-        )
-    if subject.namespaces is None:
+    denied = denial_of_kind(subject, topic)
+    if denied is not None or subject.namespaces is None or not topic.startswith("workload:"):
+        return denied
+    if namespaces and namespaces <= subject.namespaces:
         return None
-    kind = topic.partition(":")[0]
-    if kind in ("cluster", "watch", "policies") or (
-        kind == "workload" and namespaces and namespaces <= subject.namespaces
-    ):
-        return None
-    if kind == "workload":  # as in REST, a workload in other namespaces is reported as unknown
-        unknown = unknown_topic(topic)
-        return Denied(unknown.code, unknown.message, unknown.hint)
-    return Denied(
-        "PermissionDenied",
-        "this token is limited to its namespaces",
-        "Subscribe to workload:<id> of these namespaces, or use a token without namespaces",
-    )
+    unknown = unknown_topic(topic)  # as in REST, a workload in other namespaces is reported as unknown
+    return Denied(unknown.code, unknown.message, unknown.hint)

@@ -293,7 +293,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
             detail = f"a socket can subscribe to at most {MAX_TOPICS} topics"
             self._send_error("", "TooManyTopics", detail, "Unsubscribe from some, or open another socket")
             return
-        lookups = await asyncio.gather(*map(socket_reads.resolve, wanted))
+        permitted = [asked for asked in wanted if self._is_kind_permitted(asked)]
+        lookups = await asyncio.gather(*map(socket_reads.resolve, permitted))
         closed = [found.topic for found in lookups if not found.open and self._denial_of(found) is None]
         await asyncio.gather(*map(socket_reads.open_topic, closed))
         for found in lookups:
@@ -307,6 +308,16 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 if found.asked in since:
                     self.listener.since[found.topic] = since[found.asked]
                 self.listener.mark_stale(found.topic)
+
+    def _is_kind_permitted(self, asked: str) -> bool:
+        """Return False and send an error if the client may not subscribe to topics of this kind.
+
+        The topic is not resolved then, because an error of the lookup can name other objects.
+        """
+        denied = rights.denial_of_kind(self.subject, asked)
+        if denied is not None:
+            self._send_error(asked, denied.code, denied.detail, denied.hint)
+        return denied is None
 
     def _denial_of(self, found: socket_reads.TopicLookup) -> rights.Denied | None:
         return found.denied or rights.denial_of(self.subject, found.topic, found.namespaces)
