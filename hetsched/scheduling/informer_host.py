@@ -55,6 +55,8 @@ REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 3.0
 # Longest age of the state of the cluster for which an arriving pod is decided without a query. If another process
 # commits in between, the placement is rejected, and the age is zero for EXACT_SECONDS.
 MOST_LAG, EXACT_SECONDS = 0.05, 1.0
+# Time after the last decision of a backlog in which its bindings are sent before the accepted ones are confirmed.
+DRAIN_SECONDS = 1.0
 # Longest delay of `write_placement_effects` without a backlog; the transaction that confirms the bindings usually
 # writes them earlier.
 EFFECTS_SECONDS = 0.6
@@ -91,6 +93,7 @@ class InformerHost:
         self._loop = SchedulingLoop(self, cluster.pk, cluster.name, MAX_BATCH_PODS)
         self._arrivals = ArrivalScheduler(self._loop.cache, cluster.name)
         self._exact_until = float("-inf")  # until then, each arriving pod is decided on the current state
+        self._backlog_at = float("-inf")  # when pods of a backlog waited last
         self._placed_at: float | None = None  # when the first placement without effects was committed
         self._threads = ThreadPoolExecutor(binding_cycle.AT_ONCE, thread_name_prefix="bind")
         self.bindings = BindingsInFlight(cluster, api, self._threads, self._may_bind)
@@ -133,13 +136,14 @@ class InformerHost:
     def place_arrivals(self, arrivals: ArrivalBuffer, follower_epoch: int) -> PlacedBatch:
         """Place and commit the first of the arriving pods, and start to bind them.
 
-        If they come after the next batch of the queue, this batch is decided first.
+        If they come after the next batch of the queue, this batch is decided first. If more pods are due then, they
+        join the queue, so that they are decided with these.
         """
         batch = self._place_arrivals(arrivals, follower_epoch)
         if batch.is_after_queue:
             self._decide_batch()
             batch = self._place_arrivals(arrivals, follower_epoch)
-        return batch
+        return PlacedBatch() if batch.is_after_queue else batch
 
     def _place_arrivals(self, arrivals: ArrivalBuffer, follower_epoch: int) -> PlacedBatch:
         now = time.monotonic()
@@ -177,8 +181,8 @@ class InformerHost:
 
     @property
     def leaves_effects(self) -> bool:
-        """Return True while this process has placements whose effects it writes at the latest after a fixed delay."""
-        return self._placed_at is not None
+        """Return True while this process has recent placements, whose effects it will write."""
+        return self._placed_at is not None and time.monotonic() - self._placed_at < BACKLOG_SECONDS
 
     @property
     def is_saturated(self) -> bool:
@@ -201,13 +205,18 @@ class InformerHost:
         finally:
             self._is_deciding = False
         now = time.monotonic()
-        # confirmations would delay these bindings
-        has_backlog = has_arrivals or more or self.bindings.count > binding_cycle.AT_ONCE
+        has_backlog = self._has_backlog(now, is_deciding=has_arrivals or more or self.bindings.has_unsent)
         if self.bindings.confirm_due(now, is_idle=not (has_events or has_backlog), has_backlog=has_backlog):
             self._placed_at = None  # this transaction has written the effects
         self._write_placement_effects(now, BACKLOG_SECONDS if has_backlog else EFFECTS_SECONDS)
         self._wake_reports(now, has_backlog)
         return more
+
+    def _has_backlog(self, now: float, *, is_deciding: bool) -> bool:
+        """Return True if confirmations would delay the bindings of a backlog: also shortly after its last decision."""
+        if is_deciding:
+            self._backlog_at = now
+        return is_deciding or (self.bindings.count > binding_cycle.AT_ONCE and now - self._backlog_at < DRAIN_SECONDS)
 
     def may_decide(self) -> bool:
         """Return True unless the cluster has entered shadow mode; the informer has already checked the sync state."""

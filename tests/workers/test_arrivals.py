@@ -366,6 +366,57 @@ def test_due_pods_of_one_batch_are_decided_before_arrivals(
     assert_state_agrees(cluster)
 
 
+@pytest.fixture
+def host(cluster: Cluster, lease: Lease, monkeypatch: pytest.MonkeyPatch) -> Iterator[InformerHost]:
+    """Return a host that leads the cluster and sends no bindings."""
+    leading.release(lease)
+    monkeypatch.setattr(BindingsInFlight, "start", lambda self, lease, placed: None)
+    nothing: Any = None
+    made = InformerHost(cluster, nothing)
+    yield made
+    made.close()
+
+
+def test_arrivals_join_the_queue_if_pods_become_due_repeatedly(
+    cluster: Cluster, host: InformerHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise they would wait for the end of the retries of other pods."""
+    apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting").cpu(9))]), epoch=1)
+    decide = host._loop.iterate
+
+    def decide_and_requeue(lease: Lease) -> Any:
+        iteration = decide(lease)
+        Pod.objects.filter(name="waiting").update(queued=True, not_before=None)
+        host._loop.cache.expire()
+        return iteration
+
+    monkeypatch.setattr(host._loop, "iterate", decide_and_requeue)
+    batch = host.place_arrivals(waiting(a_pod("p")), 1)
+    assert (batch.results, batch.others_wait) == ([], False)
+
+
+def test_host_leaves_only_effects_of_recent_placements(host: InformerHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not host.leaves_effects
+    host.place_arrivals(waiting(a_pod("p")), 1)
+    assert host.leaves_effects
+    later = (
+        time.monotonic() + bindings_in_flight.BACKLOG_SECONDS
+    )  # the host may not decide, so it does not write the effects
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert not host.leaves_effects
+
+
+def test_backlog_lasts_while_its_bindings_are_sent(host: InformerHost) -> None:
+    host.bindings.count = 17
+    assert not host._has_backlog(0.0, is_deciding=False)
+    assert host._has_backlog(1.0, is_deciding=True)
+    assert host._has_backlog(1.9, is_deciding=False)
+    assert not host._has_backlog(2.1, is_deciding=False)  # the API server is slow
+    assert host._has_backlog(3.0, is_deciding=True)
+    host.bindings.count = 16
+    assert not host._has_backlog(3.1, is_deciding=False)
+
+
 def test_arrivals_are_placed_after_the_due_pods_were_decided(cluster: Cluster, lease: Lease) -> None:
     """Regression: for 50 ms after the decision, the known state still contained due pods."""
     apply_changes(cluster.pk, Changes(pods=[arriving(a_pod("waiting").cpu(9))]), epoch=1)
