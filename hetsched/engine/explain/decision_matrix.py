@@ -119,7 +119,7 @@ def _columns(scheduler: Handle, request: Request, evaluation: Evaluation, rows: 
     columns: list[Column] = []
     for plugin in evaluation.scores:
         if plugin.info.scope is Scope.CLUSTER or plugin.serves("normalize-score"):
-            scored = evaluation.scored.get(plugin.name)
+            scored = request.scored.get(plugin.name)
             if scored is None:  # its PreScore skipped the pod
                 continue
             raw, normal = scored

@@ -67,6 +67,7 @@ class Scheduler:
         self.state.gangs.mark_tried(pod)
         evaluated = evaluated or self.evaluate(pod)
         request = outcome.request = evaluated.request
+        request.scored = {}  # outcomes may be kept
         if not self._place(outcome, evaluated):
             if preempts:
                 self._post_filter(outcome, request)

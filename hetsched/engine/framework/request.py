@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import numpy as np
 
 from hetsched.contracts.objects.workload import PodSpec, Shape
-from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, ColumnLayout, Ints, ResourceRows, Rows
+from hetsched.engine.cluster.columns import USAGE_RESOURCES, Bools, ColumnLayout, Floats, Ints, ResourceRows, Rows
 
 T = TypeVar("T")
 _PlainKey = str | tuple[Any, ...]
@@ -139,14 +139,17 @@ def shape_of(request: Request) -> Shape:
 class Request:
     """One pod in a scheduling cycle; `feasible` (N,) is set for cluster-scoped PreScore plugins.
 
-    `near_cards` are the GPUs of the zones that a Reserve plugin selected, or None; later plugins prefer them.
+    `near_cards` are the GPUs of the zones that a Reserve plugin selected, or None; later plugins prefer them. `scored`
+    contains the raw and the normalised scores (N,) of the plugins that are cluster-scoped or normalise their scores,
+    until the pod is scheduled.
     """
 
-    __slots__ = ("cluster_weight", "compiled", "feasible", "memo", "near_cards", "pod", "shape")
+    __slots__ = ("cluster_weight", "compiled", "feasible", "memo", "near_cards", "pod", "scored", "shape")
 
     def __init__(self, pod: PodSpec, compiled: CompiledShape) -> None:
         self.pod = pod
         self.cluster_weight = 0.0  # sum of the weights of the cluster-scoped scores that took part
+        self.scored: dict[str, tuple[Floats, Floats]] = {}
         self.shape = compiled.shape
         self.compiled = compiled
         self.memo = cycle_state()

@@ -36,14 +36,13 @@ class Evaluation:
 
     `scores` are the score plugins that take part, including cluster-scoped plugins, whose PreScore runs later.
     `row_refusal` is the refusal by a row-scoped PreFilter plugin, which applies to all pods of the shape. `refusal` is
-    the refusal of the pod evaluated last, by any PreFilter plugin. `scored` contains the raw and the normalised scores
-    of that pod by plugin, of the plugins that are cluster-scoped or normalise their scores.
-    Array shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total`, scores (N,) float64.
+    the refusal of the pod evaluated last, by any PreFilter plugin.
+    Array shapes: `feasible`, `static_mask` (N,) bool; `total`, `static_total` (N,) float64.
     """
 
     __slots__ = (
         "cluster_filters", "cluster_scores", "epoch", "feasible", "load_filters", "load_scores", "memo", "normalized",
-        "refusal", "row_refusal", "scored", "scores", "seen", "static_mask", "static_total", "total", "weight_sum",
+        "refusal", "row_refusal", "scores", "seen", "static_mask", "static_total", "total", "weight_sum",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,7 +57,6 @@ class Evaluation:
         self.cluster_scores: list[ActivePlugin] = []
         self.normalized: list[tuple[ActivePlugin, Floats]] = []
         self.scores: list[ActivePlugin] = []
-        self.scored: dict[str, tuple[Floats, Floats]] = {}
         self.weight_sum = 0.0
         self.static_mask: Bools
         self.static_total: Floats
@@ -254,7 +252,7 @@ class Evaluator:
             return total
         request.feasible = feasible
         weight_sum = 0.0
-        scored = evaluation.scored = {}
+        scored = request.scored = {}
         for plugin, raw in evaluation.normalized:
             scores = plugin.instance.score(request, nodes) if raw is _EMPTY else raw
             normal = plugin.instance.normalize(request, scores, feasible)
