@@ -219,7 +219,7 @@ class _Columns:
     def set_references(self, rows: Sequence[models.Model], earlier: Sequence[Sequence[models.Model]]) -> None:
         """Set the IDs of relations to rows of `earlier` groups that had no ID when the relation was set.
 
-        The relations do not keep these rows in memory.
+        The relations do not keep these rows in memory. Raises: ValueError for a row that was not inserted.
         """
         targets = {type(group[0]) for group in earlier}
         for name, relation, key in self._relations:
@@ -227,6 +227,8 @@ class _Columns:
                 for row in rows:
                     target = _new_target(row, name, relation)
                     if target is not None:
+                        if target.__dict__[key.attname] is None:
+                            raise ValueError(f"{name} refers to a row that was not inserted")
                         row.__dict__[name] = target.__dict__[key.attname]
                         del row._state.fields_cache[relation]
 

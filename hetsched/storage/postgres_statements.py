@@ -27,11 +27,12 @@ def execute(db: Any, sql: str, values: Sequence[Any], *, keep_plan: bool = False
     cursor = psycopg.RawCursor(connection)
     if not keep_plan:
         return cursor.execute(_for_postgres(sql), values, prepare=False)
+    before = connection.prepare_threshold  # by default None: Django's own statements keep no plans
     connection.prepare_threshold = _RUNS_WITHOUT_PLAN
     try:
         return cursor.execute(_for_postgres(sql), values)
     finally:
-        connection.prepare_threshold = None  # as Django sets it: the plans of its own statements are not kept
+        connection.prepare_threshold = before
 
 
 def _for_postgres(sql: str) -> Any:

@@ -33,7 +33,8 @@ def fetch(sql: str, values: Sequence[Any], db: Any = None, *, keep_plan: bool = 
     """Return the rows of a statement; `db` is the result of `own`, if the caller has it, as in the other functions.
 
     `keep_plan` is True if the best plan on PostgreSQL does not depend on the values and the sizes of the tables; see
-    `postgres_statements`.
+    `postgres_statements`. Use it only inside a transaction: if a migration changes the type of a result, the statement
+    fails, and the rollback discards the plan.
     """
     db = db or own()
     if _is_direct(db):
