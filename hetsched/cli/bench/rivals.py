@@ -18,8 +18,9 @@ from hetsched.lab.bench.processes import cpu_of
 
 from .databases import new_database
 
-# A scheduler is idle once it has used few cores for longer than the pause between its reports, 2 s for hetsched.
-_SETTLED_CORES, _SETTLED_SECONDS, _SETTLE_SECONDS = 0.1, 3.0, 60.0
+# A scheduler is idle once it has used few cores for longer than the pause between its reports, at most 4 s for hetsched
+# (`informer_host.MAX_REPORT_SECONDS`, and a second if another run of reports is in progress).
+_SETTLED_CORES, _SETTLED_SECONDS, _SETTLE_SECONDS = 0.1, 5.0, 60.0
 _STOP_SECONDS = 30
 
 

@@ -20,13 +20,13 @@ def seconds_waited(monkeypatch: pytest.MonkeyPatch, busy: set[int]) -> int:
 @pytest.mark.parametrize(
     ("busy", "seconds"),
     [
-        (set(), 3),
-        ({0, 1}, 5),  # busy until second 2, then idle for three seconds
-        ({0, 3}, 7),  # a report follows after a pause of two seconds
+        (set(), 5),
+        ({0, 1}, 7),  # busy until second 2, then idle for five seconds
+        ({0, 4}, 10),  # a report follows after a pause of three seconds
         (set(range(100)), 60),
     ],
 )
-def test_scheduler_is_idle_after_three_quiet_seconds(
+def test_scheduler_is_idle_after_five_quiet_seconds(
     monkeypatch: pytest.MonkeyPatch, busy: set[int], seconds: int
 ) -> None:
     assert seconds_waited(monkeypatch, busy) == seconds
