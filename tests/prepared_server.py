@@ -109,6 +109,10 @@ class PreparedServer:
                 for start in range(0, 0 if prepared == SILENT else len(prepared), size):
                     connected.sendall(prepared[start : start + size])
                 if prepared in (CLOSE, UNTIL_CLOSE):
+                    # An unread request would reset the connection, and the client could lose the response.
+                    connected.shutdown(socket.SHUT_WR)
+                    while file.read(4096):
+                        pass
                     return
 
 

@@ -48,8 +48,8 @@ from .leases import Lease
 
 # Accepted bindings are written in small transactions while no event waits, so that they delay an arriving pod by a few
 # milliseconds only. Under load all of them are written every CONFIRM_SECONDS, and while pods of a backlog wait for
-# their decisions or bindings every BACKLOG_SECONDS. Workers claim a pod that is *binding* for `binding_cycle.CLAIM_AFTER`, so a
-# backlog no longer delays the bindings when the oldest one began LATE_SECONDS ago.
+# their decisions or bindings every BACKLOG_SECONDS. Workers claim a pod that is *binding* for
+# `binding_cycle.CLAIM_AFTER`, so a backlog no longer delays the bindings when the oldest one began LATE_SECONDS ago.
 CONFIRM_SECONDS, BACKLOG_SECONDS, LATE_SECONDS = 0.5, 5.0, 8.0
 CONFIRM_AT_ONCE = 200
 CONFIRM_IDLE = 25

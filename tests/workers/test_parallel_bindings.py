@@ -21,7 +21,6 @@ from hetsched.placement.scheduler_cache import cache_of
 from hetsched.scheduling import binding_cycle
 from hetsched.scheduling.arrivals import ArrivalScheduler
 from hetsched.scheduling.bindings_in_flight import BindingsInFlight
-from hetsched.scheduling.informer_host import InformerHost
 from hetsched.scheduling.leases import Lease
 from tests.builders import a_node, a_pod
 from tests.prepared_server import CLOSE, CONFLICT, OK, PreparedServer, prepared_server, response
@@ -207,19 +206,6 @@ def test_unexpected_error_of_a_call_is_left_to_a_thread(
     start(bindings, lease, "a")
     finish(bindings)
     assert Pod.objects.get().state == "bound"
-
-
-@pytest.mark.parametrize(("in_flight", "waits"), [(16, False), (17, True)])
-def test_confirmations_wait_while_many_bindings_are_in_flight(
-    cluster: Cluster, api: Api, monkeypatch: pytest.MonkeyPatch, in_flight: int, waits: bool
-) -> None:
-    seen: list[dict[str, bool]] = []
-    monkeypatch.setattr(BindingsInFlight, "confirm_due", lambda self, now, **flags: seen.append(flags))
-    host = InformerHost(cluster, api)
-    host.bindings.count = in_flight
-    host.iterate()
-    host.close()
-    assert seen == [{"is_idle": not waits, "has_backlog": waits}]
 
 
 def test_expired_bindings_end_without_a_thread(

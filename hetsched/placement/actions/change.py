@@ -87,7 +87,7 @@ class ClusterTransaction:
         self._loads: dict[int, Load] = defaultdict(Load)
         self._nodes = TouchedNodes(cluster)
         self._columns: set[str] = set()  # cluster columns that `close` writes
-        self._has_reports = False
+        self._has_moved = self._has_reports = False
         self._decisive_revision = cluster.decisive_revision  # before this transaction
 
     @property
@@ -128,6 +128,7 @@ class ClusterTransaction:
             raise Conflict(Message(text, n=len(pod_ids) - moved, m=len(pod_ids), state=to.value))
         if to is State.CANCELLED:
             self.end_nominations(pod_ids, Message("the pod was deleted"))
+        self._has_moved = True
         self._has_reports = self._has_reports or to in _REPORTED
         self.touch_rows(pod_ids)
 
@@ -207,10 +208,10 @@ class ClusterTransaction:
     def close(self, decisions: Sequence[Decision] = (), *, leaves_effects: bool = False) -> None:
         """Write and publish the results of the moves and reservations; pod counts may be published later.
 
-        With `leaves_effects`, a transaction that changes neither facts nor loads of nodes leaves the effects of earlier
-        placements to a later transaction.
+        With `leaves_effects`, a transaction that neither moves pods nor changes facts or loads of nodes leaves the
+        effects of earlier placements to a later transaction.
         """
-        if not leaves_effects or self._loads or self._nodes.has_changed_facts:
+        if not leaves_effects or self._has_moved or self._loads or self._nodes.has_changed_facts:
             decisions = [*self._write_placement_effects(), *decisions]
         if self._has_reports and self.cluster.kind == ClusterKind.KUBERNETES:
             dispatch.wake(self.cluster.pk, dispatch.REPORT)
