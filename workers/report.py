@@ -78,7 +78,7 @@ def run(cluster_id: int) -> int:
         _retry(cluster_id)
         return 0
     try:
-        reported, has_more = _report(cluster, reporting.held(lease), instance)
+        reported, has_more = _report(cluster, HeldLease(reporting, lease), instance)
     finally:
         reporting.release(lease)
     # Failed reports alone do not start the next run; `sweep` retries them.

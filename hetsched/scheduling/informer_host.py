@@ -56,7 +56,7 @@ REPORT_SECONDS, MAX_REPORT_SECONDS = 2.0, 3.0
 # commits in between, the placement is rejected, and the age is zero for EXACT_SECONDS.
 MOST_LAG, EXACT_SECONDS = 0.05, 1.0
 # Time after the last decision of a backlog in which its bindings are sent before the accepted ones are confirmed.
-DRAIN_SECONDS = 1.0
+BACKLOG_END_SECONDS = 1.0
 # Longest delay of `write_placement_effects` without a backlog; the transaction that confirms the bindings usually
 # writes them earlier.
 EFFECTS_SECONDS = 0.6
@@ -216,7 +216,9 @@ class InformerHost:
         """Return True if confirmations would delay the bindings of a backlog: also shortly after its last decision."""
         if is_deciding:
             self._backlog_at = now
-        return is_deciding or (self.bindings.count > binding_cycle.AT_ONCE and now - self._backlog_at < DRAIN_SECONDS)
+        return is_deciding or (
+            self.bindings.count > binding_cycle.AT_ONCE and now - self._backlog_at < BACKLOG_END_SECONDS
+        )
 
     def may_decide(self) -> bool:
         """Return True unless the cluster has entered shadow mode; the informer has already checked the sync state."""

@@ -61,10 +61,6 @@ class Leases:
         """Return True if any process holds the lease."""
         return self._rows().filter(~self._is_free(), pk=cluster_id).exists()
 
-    def held(self, lease: Lease) -> HeldLease:
-        """Return a lease that was just acquired, to be renewed while the holder works."""
-        return HeldLease(self, lease)
-
     def _is_free(self) -> Q:
         """Return the condition for a free lease.
 
@@ -79,7 +75,7 @@ class Leases:
 
 
 class HeldLease:
-    """A lease that its holder renews at a third of its duration."""
+    """A lease that was just acquired, and that its holder renews at a third of its duration."""
 
     def __init__(self, leases: Leases, lease: Lease) -> None:
         self._leases = leases

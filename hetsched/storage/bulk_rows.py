@@ -4,7 +4,7 @@
 module looks up the conversion of each column once per model. Each insert then converts the rows to tuples and writes as
 many rows per statement as the database allows. The stored rows are the same as with `bulk_create`. PostgreSQL receives
 many rows as one JSON text: it then parses and plans a statement that does not depend on the number of rows, and an
-update of many rows is one statement. It keeps the plan of an INSERT, which reads no table.
+update of many rows is one statement. It keeps the plan of an INSERT, which reads no stored table.
 Invariant: after the insert each row has its ID, in the given order.
 """
 

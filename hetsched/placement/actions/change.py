@@ -54,7 +54,7 @@ from ..reservation_ledger import ReservedPod, end, insert
 from ..scheduling_queue.decision_time import add_used_seconds
 
 # Moves to these states make the latest decision of a pod reportable, or change what is reported about it.
-_REPORTED = frozenset({State.BOUND, State.RUNNING, State.PENDING})
+_REPORTABLE = frozenset({State.BOUND, State.RUNNING, State.PENDING})
 MOST_STATES = 200  # of a workload's history, which is part of each of its live events
 
 # A requeued pod loses its node and allocation. Its latest decision is kept as history.
@@ -129,7 +129,7 @@ class ClusterTransaction:
         if to is State.CANCELLED:
             self.end_nominations(pod_ids, Message("the pod was deleted"))
         self._has_moved = True
-        self._has_reports = self._has_reports or to in _REPORTED
+        self._has_reports = self._has_reports or to in _REPORTABLE
         self.touch_rows(pod_ids)
 
     def reserve(
